@@ -1,0 +1,47 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+# The first Python >= 3.11 on this machine; `make PYTHON=/path/to/python3.12 test` chooses another.
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && exit; done; echo python3)
+READY := .venv/ready
+BIN := .venv/bin
+
+.PHONY: help demo dev test unit lint format bench lock clean
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): bootstrap.py pyproject.toml requirements/runtime.in requirements/dev.txt requirements/uv.txt compaction_platform/local/jars.txt
+	@$(PYTHON) bootstrap.py
+
+demo: $(READY) ## Show the platform at work on a real lake on this machine (starts it, uses it, stops it)
+	@$(BIN)/compaction demo
+
+dev: $(READY) ## Start the embedded lake, Spark and Dagster; Ctrl-C stops everything
+	@$(BIN)/compaction dev
+
+test: lint ## Run lint and all tests
+	@$(BIN)/python -m pytest
+
+unit: $(READY) ## Run only the tests that need no server (under 20 s)
+	@$(BIN)/python -m pytest -m unit
+
+lint: $(READY) ## Check style, types and who imports whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(READY) ## Format the code
+	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .
+
+bench: $(READY) ## Measure speed and memory against peers on this machine
+	@$(BIN)/compaction bench
+
+lock: $(READY) ## Compile requirements/*.in to hash-pinned *.txt
+	@cd requirements && for name in uv runtime dev; do \
+		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $$name.in --output-file $$name.txt || exit 1; done
+
+clean: ## Stop what this checkout started and delete its environment, state and data
+	@if [ -x $(BIN)/compaction ]; then $(BIN)/compaction down --all; fi
+	@rm -rf .venv .compaction .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info

@@ -1,0 +1,26 @@
+"""compaction_platform keeps a data lake healthy.
+
+The components a user names in YAML (`type: compaction_platform.LakeFoundation`) are attributes of this
+package. They are imported when asked for, so that the command line and Spark tasks, which import other
+parts of the package, do not pay for Dagster.
+"""
+
+from typing import Any
+
+_COMPONENTS = {
+    "LakeFoundation": "compaction_platform.lake.component",
+}
+
+__all__ = ["LakeFoundation"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _COMPONENTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_COMPONENTS[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_COMPONENTS]

@@ -1,0 +1,196 @@
+"""The `compaction` command."""
+
+import contextlib
+import errno
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import project_directory, state_directory
+
+app = typer.Typer(
+    help="Keeps a data lake healthy: small files become large ones, hot data becomes cold, with proof.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # locals may hold secrets
+)
+console = Console()
+errors = Console(stderr=True)
+
+
+class Stopped(Exception):
+    """A signal asked this process to end."""
+
+
+@contextlib.contextmanager
+def _stoppable() -> Iterator[None]:
+    """Turn Ctrl-C, SIGTERM and SIGHUP into one orderly end; a second one does not cut the clean-up short."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def stop(number: int, frame: object) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield
+    except Stopped:
+        console.print("stopped")
+        raise typer.Exit(130) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait_while_healthy(check: object) -> None:
+    from compaction_platform.local.embedded import EmbeddedLake
+
+    assert isinstance(check, EmbeddedLake)  # noqa: S101
+    while True:
+        check.raise_if_server_died()
+        time.sleep(1)
+
+
+NewPorts = Annotated[bool, typer.Option("--new-ports", help="Choose new ports instead of the remembered ones.")]
+
+
+@app.command()
+def up(new_ports: NewPorts = False) -> None:
+    """Start the embedded lake (S3, Iceberg catalog, PostgreSQL, Spark) and keep it until Ctrl-C."""
+    from compaction_platform.local.embedded import EmbeddedLake
+
+    with _stoppable(), EmbeddedLake(state_directory(), new_ports=new_ports, say=console.print) as lake:
+        console.print(_addresses(lake))
+        console.print("Ctrl-C (or `compaction down` elsewhere) stops it. The data stays.")
+        _wait_while_healthy(lake)
+
+
+@app.command()
+def dev(new_ports: NewPorts = False) -> None:
+    """Start the embedded lake and Dagster (webserver and daemon) and keep them until Ctrl-C."""
+    from compaction_platform.local.dagster_dev import daemon, dagster_home, webserver
+    from compaction_platform.local.embedded import EmbeddedLake
+
+    project = project_directory()
+    with _stoppable(), EmbeddedLake(state_directory(), new_ports=new_ports, say=console.print) as lake:
+        home = dagster_home(lake.state, project)
+        lake.add(daemon(project, home, lake.variables()), wait=False)
+        lake.add(webserver(project, home, lake.ports.dagster, lake.variables()))
+        console.print(_addresses(lake))
+        console.print(f"Dagster: [bold]http://127.0.0.1:{lake.ports.dagster}[/bold]   Ctrl-C stops everything.")
+        _wait_while_healthy(lake)
+
+
+@app.command()
+def down(
+    everything: Annotated[bool, typer.Option("--all", help="Also what a demo left behind.")] = False,
+) -> None:
+    """Stop the embedded lake of this checkout, also what a killed process left behind."""
+    from compaction_platform.local.processes import end_leftovers
+    from compaction_platform.local.state import StateDirectory
+
+    places = [state_directory(), *([demo_directory()] if everything else [])]
+    for place in (place for place in places if place.exists()):
+        state = StateDirectory(place)
+        owner = state.owner()
+        process = owner.process() if owner else None
+        if process is not None:
+            process.terminate()
+            process.wait(60)
+            console.print(f"stopped the lake in {place}")
+        elif ended := end_leftovers(state.records):
+            console.print(f"ended leftovers in {place}: {', '.join(ended)}")
+        else:
+            console.print(f"nothing runs in {place}")
+
+
+@app.command()
+def status() -> None:
+    """Show whether the embedded lake runs, and where."""
+    from compaction_platform.local.processes import ProcessRecord
+    from compaction_platform.local.state import StateDirectory
+
+    if not state_directory().exists():
+        console.print("The embedded lake was never started here. `compaction up` starts it.")
+        raise typer.Exit(1)
+    state = StateDirectory(state_directory())
+    owner = state.owner()
+    table = Table("server", "state", "process")
+    records = [ProcessRecord.read(path) for path in sorted(state.records.glob("*.json"))]
+    for path, record in zip(sorted(state.records.glob("*.json")), records, strict=True):
+        alive = record is not None and record.process() is not None
+        table.add_row(path.stem, "runs" if alive else "dead", str(record.pid) if record else "?")
+    if records:
+        console.print(table)
+    console.print(
+        f"run by process {owner.pid}" if owner else "The embedded lake is not running. `compaction up` starts it."
+    )
+    raise typer.Exit(0 if owner else 1)
+
+
+@app.command()
+def demo() -> None:
+    """Show the platform at work on a lake of its own (kept apart from `up` and `dev`)."""
+    from compaction_platform.demo import run_demo
+
+    with _stoppable():
+        run_demo(demo_directory(), console)
+
+
+@app.command()
+def bench(
+    names: Annotated[list[str] | None, typer.Argument(help="Benchmarks to run; all if none is named.")] = None,
+) -> None:
+    """Run the measured comparisons in bench/."""
+    import subprocess
+
+    directory = project_directory() / "bench"
+    found = {path.stem: path for path in sorted(directory.glob("*.py")) if not path.stem.startswith("_")}
+    if unknown := set(names or ()) - set(found):
+        raise CompactionError(f"no benchmark {', '.join(sorted(unknown))}. There are: {', '.join(found)}.")
+    for name in names or found:
+        console.rule(name)
+        subprocess.run([sys.executable, str(found[name])], check=True)
+
+
+def demo_directory() -> Path:
+    return state_directory() / "demo"
+
+
+def _addresses(lake: object) -> Table:
+    from compaction_platform.local.embedded import EmbeddedLake
+    from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET
+
+    assert isinstance(lake, EmbeddedLake)  # noqa: S101
+    table = Table("what", "where")
+    table.add_row("S3", f"http://127.0.0.1:{lake.ports.s3}   (bucket {BUCKET})")
+    table.add_row("Iceberg REST", f"http://127.0.0.1:{lake.ports.iceberg}   (warehouse s3://{TABLE_BUCKET})")
+    table.add_row("PostgreSQL", f"127.0.0.1:{lake.ports.postgres}")
+    table.add_row("Spark Connect", f"sc://localhost:{lake.ports.spark_connect}")
+    table.add_row("credentials", f"{lake.state.path / 'lake.env'}   (only you can read it)")
+    table.add_row("logs", str(lake.state.logs))
+    return table
+
+
+def main() -> None:
+    try:
+        app()
+    except CompactionError as error:
+        errors.print(f"error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        errors.print(
+            f"error: the disk is full ({error.filename or Path.cwd()}). Make room and run again.",
+            style="red",
+        )
+        sys.exit(1)

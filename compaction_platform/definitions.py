@@ -1,0 +1,20 @@
+"""The Dagster entry point: loads what `defs/` declares and binds resources. No I/O at import."""
+
+from pathlib import Path
+
+import dagster as dg
+
+from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.setup import needs_of, setup_job
+
+
+@dg.definitions
+def defs() -> dg.Definitions:
+    tree = dg.ComponentTree.for_project(Path(__file__).parent)
+    platform = dg.Definitions(
+        jobs=[setup_job(needs_of(tree))],
+        resources={"lake": LakeResource(), "spark": SparkResource()},
+        # One process for a run: with an executor of many processes, every step would start its own JVM.
+        executor=dg.in_process_executor,
+    )
+    return dg.Definitions.merge(tree.build_defs(), platform)

@@ -1,0 +1,236 @@
+"""Objects in S3 or a local directory: list, read, create, write, copy, delete.
+
+One thing to know: times and etags are the store's own, and a write is visible whole or not at all. An
+`Objects` value can be pickled into Spark tasks; it carries credentials but never shows them.
+"""
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, PreconditionError
+from obstore.store import LocalStore, S3Store
+from typing_extensions import Buffer
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import Settings
+
+LIST_CHUNK = 1000
+DELETE_CHUNK = 1000
+
+
+class AddressInvalid(CompactionError):
+    """This is not an address of objects: s3://bucket/prefix, file:///directory or a path."""
+
+
+class ObjectExists(CompactionError):
+    """Something is stored under this key already; it was not changed."""
+
+
+class ObjectChanged(CompactionError):
+    """The object is not the version that was asked for any more, or is gone."""
+
+
+class StoreRefused(CompactionError):
+    """The store answered with an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    key: str
+    size: int
+    etag: str
+    last_modified: datetime
+
+
+@dataclass(frozen=True)
+class Objects:
+    """The objects below one address. Keys are relative to it."""
+
+    uri: str
+    options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    @classmethod
+    def at(cls, uri: str, settings: Settings) -> "Objects":
+        if urlsplit(uri).scheme != "s3":
+            return cls(f"file://{local_directory(uri)}")
+        options: dict[str, Any] = {"region": settings.s3_region}
+        for name in ("access_key_id", "secret_access_key", "session_token"):
+            secret = getattr(settings, f"s3_{name}")
+            if secret:
+                options[name] = secret.get_secret_value()
+        if settings.s3_endpoint:
+            options |= {"endpoint": settings.s3_endpoint, "virtual_hosted_style_request": False}
+        # Uploads of whole files go in one request when they must be conditional: give them time.
+        options["client_options"] = {"timeout": "600s", "connect_timeout": "10s"}
+        if (settings.s3_endpoint or "").startswith("http://"):
+            options["client_options"]["allow_http"] = True
+        return cls(uri.rstrip("/"), options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"uri": self.uri, "options": self.options}  # the open connection stays behind
+
+    @cached_property
+    def _store(self) -> LocalStore | S3Store:
+        if self._local:
+            return LocalStore(prefix=self._local, mkdir=True)
+        bucket, _, prefix = self.uri.removeprefix("s3://").partition("/")
+        if not bucket:
+            raise AddressInvalid(f"{self.uri} names no bucket: s3://bucket/prefix is wanted.")
+        return S3Store(bucket, prefix=prefix or None, **self.options)
+
+    @cached_property
+    def _local(self) -> Path | None:
+        return local_directory(self.uri) if self.uri.startswith("file://") else None
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        """Everything below a prefix (whole path segments), page by page: memory does not grow with the count."""
+        with self._explained(prefix):
+            for page in obstore.list(self._store, prefix=prefix.strip("/") or None, chunk_size=LIST_CHUNK):
+                for entry in page:
+                    yield _stored(entry)
+
+    def stat(self, key: str) -> StoredObject | None:
+        """What is stored under this key now."""
+        with self._explained(key), contextlib.suppress(FileNotFoundError):
+            return _stored(obstore.head(self._store, key))
+        return None
+
+    def read(self, key: str, etag: str | None = None) -> "obstore.Bytes":
+        """The whole object as a buffer; with an etag, that version or ObjectChanged."""
+        with self._explained(key):
+            return obstore.get(self._store, key, options={"if_match": etag} if etag else None).bytes()
+
+    def read_range(self, key: str, start: int, end: int) -> "obstore.Bytes":
+        with self._explained(key):
+            return obstore.get_range(self._store, key, start=start, end=end)
+
+    def write(self, key: str, data: Buffer) -> None:
+        """Store under this key, replacing what is there."""
+        with self._explained(key):
+            if self._local:
+                _write_locally(self._local / key, data, replace=True)
+            else:
+                obstore.put(self._store, key, memoryview(data).cast("B"))
+
+    def create(self, key: str, data: Buffer) -> None:
+        """Store under this key if nothing is there: of many at once, one wins and the others get ObjectExists."""
+        with self._explained(key):
+            if self._local:
+                _write_locally(self._local / key, data, replace=False)
+            else:
+                obstore.put(self._store, key, memoryview(data).cast("B"), mode="create", use_multipart=False)
+
+    def copy(self, source: str, target: str, *, overwrite: bool = False) -> None:
+        """Copy inside the store. Without `overwrite`, an existing target raises ObjectExists."""
+        if not overwrite and self.stat(target):
+            raise ObjectExists(f"{self.uri}/{target} exists; nothing was copied.")
+        with self._explained(source):
+            obstore.copy(self._store, source, target)
+
+    def delete(self, keys: Iterable[str]) -> dict[str, str]:
+        """Delete these keys. Returns the reason for each key that is still there; a missing key is no failure."""
+        failures: dict[str, str] = {}
+        chunk: list[str] = []
+        for key in keys:
+            chunk.append(key)
+            if len(chunk) == DELETE_CHUNK:
+                failures |= self._delete_chunk(chunk)
+                chunk = []
+        return failures | self._delete_chunk(chunk)
+
+    def _delete_chunk(self, keys: Sequence[str]) -> dict[str, str]:
+        if not keys:
+            return {}
+        try:
+            obstore.delete(self._store, keys)
+        except (BaseError, OSError, ValueError):
+            # The bulk call names only its first failure, so each key is asked for by itself.
+            return {key: reason for key in keys if (reason := self._delete_one(key))}
+        return {}
+
+    def _delete_one(self, key: str) -> str | None:
+        try:
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError, ValueError) as error:
+            return _first_line(error)
+        return None
+
+    @contextlib.contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        """Turn the library's errors into ours."""
+        where = f"{self.uri}/{key}"
+        try:
+            yield
+        except (AlreadyExistsError, FileExistsError):
+            raise ObjectExists(f"{where} exists; it was not changed.") from None
+        except PreconditionError:
+            raise ObjectChanged(f"{where} is not the version that was listed any more.") from None
+        except FileNotFoundError:
+            raise
+        except InvalidPathError as error:
+            raise StoreRefused(
+                f"below {self.uri} there is a key that cannot be handled safely ({_first_line(error)}). "
+                "Nothing was changed. Rename that object, or choose a narrower prefix."
+            ) from None
+        except PermissionError as error:
+            raise StoreRefused(f"{where}: access denied ({_first_line(error)}). Check the credentials.") from None
+        except OSError as error:
+            raise StoreRefused(f"{where}: {error.strerror or _first_line(error)}.") from error
+        except ValueError as error:
+            raise AddressInvalid(f"{where}: {_first_line(error)}") from None
+        except BaseError as error:
+            raise StoreRefused(f"{where}: {_first_line(error)}") from None
+
+
+def local_directory(uri: str) -> Path:
+    """The directory a file:// URI or a plain path means."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise AddressInvalid(f"{uri} names a host; file:///absolute/path is wanted.")
+        return Path(uri.removeprefix("file://").removeprefix(parts.netloc))
+    if "://" in uri:
+        raise AddressInvalid(f"{uri}: only s3://, file:// and plain paths are supported.")
+    return Path(uri).expanduser().absolute()
+
+
+def _stored(entry: Any) -> StoredObject:
+    return StoredObject(entry["path"], entry["size"], entry["e_tag"] or "", entry["last_modified"])
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]
+
+
+def _write_locally(path: Path, data: Buffer, *, replace: bool) -> None:
+    """Whole or not at all, and on the disk before it is visible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Listings pass over names that end like this: the library's own mark of an unfinished file.
+    unfinished = path.with_name(f"{path.name}#{secrets.randbits(48)}")
+    try:
+        with unfinished.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            unfinished.replace(path)
+        else:
+            path.hardlink_to(unfinished)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,191 @@
+"""The one place where the environment becomes settings.
+
+Values come, strongest first, from COMPACTION_* variables, from `.env`, and in the development profile from
+the file that a running embedded lake leaves in the state directory. That is why nothing needs to be
+configured on a laptop. Secrets are SecretStr: they do not show in reprs, logs or errors.
+"""
+
+import difflib
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from dotenv import dotenv_values
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from compaction_platform.lake.errors import CompactionError
+
+PREFIX = "COMPACTION_"
+STATE_VARIABLE = f"{PREFIX}STATE_DIR"
+ENV_FILE_VARIABLE = f"{PREFIX}ENV_FILE"
+EMBEDDED_LAKE_FILE = "lake.env"
+
+# Read by other parts before settings exist; named here so that they are not reported as misspelt.
+OTHER_VARIABLES = {f"{PREFIX}IVY_SETTINGS", f"{PREFIX}SHARED_DATA", STATE_VARIABLE, ENV_FILE_VARIABLE}
+
+
+class SettingsInvalid(CompactionError):
+    """A setting is missing, misspelt or not of its type."""
+
+
+class Profile(StrEnum):
+    development = "development"
+    staging = "staging"
+    production = "production"
+
+
+class Settings(BaseSettings):
+    """How this process reaches the lake. Each field is the variable COMPACTION_<FIELD>."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    profile: Profile = Field(
+        Profile.development,
+        description="development uses the embedded lake; staging and production want every address spelt out.",
+    )
+    lake_uri: str | None = Field(
+        None,
+        pattern=r"^(s3://[^/]+|file://|/).*$",
+        description="Where data lives, e.g. s3://my-lake or s3://b/prefix.",
+    )
+
+    s3_endpoint: str | None = Field(None, description="S3 endpoint; empty means AWS.")
+    s3_region: str = Field("us-east-1", description="Region of the buckets and for request signing.")
+    s3_access_key_id: SecretStr | None = Field(
+        None, description="Access key; empty means the usual AWS chain (environment, role)."
+    )
+    s3_secret_access_key: SecretStr | None = Field(None, description="Secret key that belongs to the access key.")
+    s3_session_token: SecretStr | None = Field(None, description="Session token of temporary credentials.")
+
+    catalog_kind: Literal["rest", "glue"] = Field(
+        "rest",
+        description="rest: Iceberg REST with SigV4 (embedded SeaweedFS, AWS S3 Tables); glue: AWS Glue.",
+    )
+    catalog_name: str = Field("lake", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the catalog in Spark SQL.")
+    catalog_uri: str | None = Field(None, description="Address of the REST catalog, or of Glue where it is not AWS's.")
+    catalog_warehouse: str | None = Field(
+        None,
+        description="s3://table-bucket or the ARN of an S3 Tables bucket (rest); s3://bucket/prefix (glue).",
+    )
+    catalog_signing_name: str = Field("s3tables", description="Service name in SigV4 signatures for the REST catalog.")
+
+    spark_remote: SecretStr | None = Field(
+        None, description="Spark Connect address, sc://host:port; wins over spark_master. May carry a token."
+    )
+    spark_master: str | None = Field(None, description="Spark master URL for a session of our own, e.g. local[*,4].")
+    spark_slots: int | None = Field(None, ge=1, description="Task slots of the cluster; empty means ask Spark.")
+    spark_config: dict[str, str] = Field(default_factory=dict, description="More Spark settings, as a JSON object.")
+
+    hot_postgres_url: SecretStr | None = Field(
+        None, description="postgresql://user:password@host:port/database of the hot store."
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # load_settings() gathers the variables itself, so that every source passes the same checks.
+        return (init_settings,)
+
+    def variable(self, field: str) -> str:
+        return f"{PREFIX}{field.upper()}"
+
+    def require(self, *fields: str, purpose: str) -> None:
+        """Name the variables that are missing for a purpose, all at once."""
+        missing = [self.variable(field) for field in fields if getattr(self, field) is None]
+        if missing:
+            raise SettingsInvalid(f"{purpose} needs {_listed(missing)}, not set. {self._what_to_do()}")
+
+    def _what_to_do(self) -> str:
+        if self.profile is Profile.development:
+            return "Start the embedded lake with `compaction up`, or set it in the environment or .env."
+        return f"Set it in the environment or .env (profile {self.profile})."
+
+
+# What a deployment outside a laptop must say, because guessing it would touch the wrong data.
+REQUIRED_OUTSIDE_DEVELOPMENT = ("lake_uri", "catalog_warehouse")
+
+
+def load_settings(environment: dict[str, str] | None = None) -> Settings:
+    """Read the settings from this process's environment, or a given one. No connection is made.
+
+    COMPACTION_ENV_FILE names another file than `.env`; empty, it means none.
+    """
+    environment = dict(os.environ) if environment is None else environment
+    env_file = environment.get(ENV_FILE_VARIABLE, ".env")
+    written = {**(_env_file(Path(env_file)) if env_file else {}), **environment}
+    variables = {name.upper(): value for name, value in written.items() if name.upper().startswith(PREFIX)}
+    _refuse_misspelt(variables)
+    profile = variables.get(f"{PREFIX}PROFILE") or Profile.development
+    if profile == Profile.development:
+        variables = {**_env_file(state_directory(environment) / EMBEDDED_LAKE_FILE), **variables}
+    values: dict[str, Any] = {
+        name.removeprefix(PREFIX).lower(): value for name, value in variables.items() if value != ""
+    }
+    try:
+        settings = Settings(**_parsed(values))
+    except ValidationError as invalid:
+        raise SettingsInvalid(_explained(invalid)) from None
+    if settings.profile is not Profile.development:
+        settings.require(*REQUIRED_OUTSIDE_DEVELOPMENT, purpose=f"profile {settings.profile}")
+        if settings.spark_remote is None and settings.spark_master is None:
+            raise SettingsInvalid(
+                f"profile {settings.profile} needs {PREFIX}SPARK_REMOTE or {PREFIX}SPARK_MASTER, neither is set."
+            )
+    return settings
+
+
+def state_directory(environment: dict[str, str] | None = None) -> Path:
+    """Where the embedded lake keeps its state: COMPACTION_STATE_DIR, else `.compaction` in the checkout."""
+    chosen = (os.environ if environment is None else environment).get(STATE_VARIABLE)
+    return Path(chosen).expanduser().resolve() if chosen else project_directory() / ".compaction"
+
+
+def project_directory() -> Path:
+    """The checkout this package is installed from, else the current directory."""
+    checkout = Path(__file__).resolve().parents[2]
+    return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
+
+
+def _env_file(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    return {name: value or "" for name, value in dotenv_values(path, interpolate=False).items()}
+
+
+def _refuse_misspelt(variables: dict[str, str]) -> None:
+    known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OTHER_VARIABLES
+    for name in sorted(set(variables) - known):
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {close[0]}?" if close else "See .env.example for the ones there are."
+        raise SettingsInvalid(f"{name} is not a setting. {hint}")
+
+
+def _parsed(values: dict[str, Any]) -> dict[str, Any]:
+    if "spark_config" in values:
+        import json
+
+        try:
+            values["spark_config"] = json.loads(values["spark_config"])
+        except json.JSONDecodeError as error:
+            raise SettingsInvalid(f"{PREFIX}SPARK_CONFIG is not a JSON object: {error}") from None
+    return {name: value for name, value in values.items() if name in Settings.model_fields}
+
+
+def _explained(invalid: ValidationError) -> str:
+    problems = [
+        f"{PREFIX}{'.'.join(str(part) for part in error['loc']).upper()}: {error['msg']}"
+        for error in invalid.errors(include_input=False, include_url=False)
+    ]
+    return "; ".join(problems)
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

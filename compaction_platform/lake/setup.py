@@ -1,0 +1,53 @@
+"""The set-up job: creates what declared tables need. Safe to run again at any time."""
+
+from collections.abc import Callable, Sequence
+
+import dagster as dg
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.needs import Need, Needing, NeedUnmet
+from compaction_platform.lake.resources import LakeResource
+from compaction_platform.lake.settings import Settings
+
+
+def needs_of(tree: dg.ComponentTree) -> list[Need]:
+    """The needs of everything declared, each once, in the order of declaration."""
+    components = tree.get_all_components(of_type=dg.Component)  # type: ignore[type-abstract]
+    needing = [component for component in components if isinstance(component, Needing)]
+    return list(dict.fromkeys(need for component in needing for need in component.needs()))
+
+
+def meet_needs(needs: Sequence[Need], settings: Settings, say: Callable[[str], None]) -> list[tuple[str, str]]:
+    """Meet all needs that can be met; then raise if any could not."""
+    outcomes, problems = [], []
+    for need in needs:
+        try:
+            outcome = "created" if need.meet(settings) else "was there"
+        except CompactionError as error:
+            outcome = "failed"
+            problems.append(str(error))
+        say(f"{need.description}: {outcome}")
+        outcomes.append((need.description, outcome))
+    if problems:
+        raise NeedUnmet("set-up is not complete. " + " ".join(problems) + " Run it again when that is mended.")
+    return outcomes
+
+
+def setup_job(needs: Sequence[Need]) -> dg.JobDefinition:
+    @dg.op(description="Create the buckets, namespaces, tables and database schemas that are declared and missing.")
+    def create_what_is_missing(context: dg.OpExecutionContext, lake: LakeResource) -> None:
+        outcomes = meet_needs(needs, lake.settings(), context.log.info)
+        records = [dg.TableRecord({"what": what, "outcome": outcome}) for what, outcome in outcomes]
+        context.add_output_metadata(
+            {
+                "created": sum(outcome == "created" for _, outcome in outcomes),
+                "was_there": sum(outcome == "was there" for _, outcome in outcomes),
+                "needs": dg.MetadataValue.table(records) if records else "nothing is declared",
+            }
+        )
+
+    @dg.job(name="setup", description="Create what the declared tables need. Safe to run again.")
+    def setup() -> None:
+        create_what_is_missing()
+
+    return setup

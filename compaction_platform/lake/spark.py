@@ -1,0 +1,164 @@
+"""Spark sessions: the same session API from a local JVM, any Spark master, or Spark Connect.
+
+One thing to know: the Iceberg catalog is configured on the running session, never on its command line.
+PySpark and spark-submit put start-up settings into the arguments of the JVM, where every user of the
+machine can read them; a session setting stays inside.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import Settings, SettingsInvalid
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL_MASTER = "local[*,4]"  # 4: a task whose Python worker dies is tried again, as on a cluster
+
+
+class SparkUnreachable(CompactionError):
+    """No Spark session could be had."""
+
+
+def session_config() -> dict[str, str]:
+    """What every Spark of ours is started with; a foreign Spark Connect server needs the extensions line."""
+    return {
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # Python workers are forked from a process that has pyarrow loaded: half the cost of a task.
+        "spark.python.daemon.module": "compaction_platform.lake.python_daemon",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.driver.memory": "2g",
+    }
+
+
+def catalog_config(settings: Settings) -> dict[str, str]:
+    """The Iceberg catalog as Spark session settings."""
+    catalog = {"": "org.apache.iceberg.spark.SparkCatalog", **_catalog_properties(settings)}
+    prefix = f"spark.sql.catalog.{settings.catalog_name}"
+    return {f"{prefix}.{name}" if name else prefix: value for name, value in catalog.items()}
+
+
+def _catalog_properties(settings: Settings) -> dict[str, str]:
+    settings.require("catalog_warehouse", purpose="the Iceberg catalog")
+    properties = {
+        "warehouse": str(settings.catalog_warehouse),
+        "client.region": settings.s3_region,
+        "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+    }
+    if settings.catalog_kind == "rest":
+        settings.require("catalog_uri", purpose="the Iceberg REST catalog")
+        properties |= {
+            "type": "rest",
+            "uri": str(settings.catalog_uri),
+            "rest.sigv4-enabled": "true",
+            "rest.signing-name": settings.catalog_signing_name,
+            "rest.signing-region": settings.s3_region,
+        }
+    else:
+        properties |= {"type": "glue"}
+        if settings.catalog_uri:
+            properties["glue.endpoint"] = settings.catalog_uri
+    if settings.s3_endpoint:
+        properties |= {"s3.endpoint": settings.s3_endpoint, "s3.path-style-access": "true"}
+    secrets = {
+        "access-key-id": settings.s3_access_key_id,
+        "secret-access-key": settings.s3_secret_access_key,
+        "session-token": settings.s3_session_token,
+    }
+    for name, secret in secrets.items():
+        if secret:
+            properties |= {f"s3.{name}": secret.get_secret_value(), f"rest.{name}": secret.get_secret_value()}
+    return properties
+
+
+def start_session(config: dict[str, str]) -> "SparkSession":
+    """A session in a JVM of our own."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for name, value in config.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def open_session(
+    settings: Settings, start: Callable[[dict[str, str]], "SparkSession"] = start_session
+) -> "SparkSession":
+    """The session these settings lead to, with the Iceberg catalog ready to use."""
+    if settings.spark_remote:
+        session = _connect(settings.spark_remote.get_secret_value())
+    else:
+        import os
+        import sys
+
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        config = {**session_config(), "spark.ui.enabled": "false", **settings.spark_config}
+        config["spark.master"] = settings.spark_master or LOCAL_MASTER
+        if config["spark.master"].startswith("local"):
+            config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        session = start(config)
+    if settings.catalog_warehouse:
+        for name, value in catalog_config(settings).items():
+            session.conf.set(name, value)
+    return session
+
+
+@contextmanager
+def spark_session(
+    settings: Settings, start: Callable[[dict[str, str]], "SparkSession"] = start_session
+) -> Iterator["SparkSession"]:
+    """A session that is stopped at the end, however that comes about."""
+    session = open_session(settings, start)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _connect(remote: str) -> "SparkSession":
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    address = remote.split(";", maxsplit=1)[0].rstrip("/")  # a token may follow
+    try:
+        session: SparkSession = SparkSession.builder.remote(remote).create()
+        session.version  # noqa: B018 (the first call is what connects)
+    except PySparkException as error:
+        raise SparkUnreachable(
+            f"Spark Connect at {address} does not answer ({type(error).__name__}). "
+            "Is it running? On a laptop, `compaction up` starts it."
+        ) from error
+    return session
+
+
+def task_slots(session: "SparkSession", settings: Settings) -> int:
+    """How many tasks this Spark runs at once."""
+    if settings.spark_slots:
+        return settings.spark_slots
+    if settings.spark_remote is None:
+        return int(session.sparkContext.defaultParallelism)
+    # Spark Connect has no sparkContext; a plain range is cut into as many pieces as there are slots.
+    from pyspark.sql import functions
+
+    pieces = session.range(1 << 16).select(functions.spark_partition_id().alias("piece")).distinct()
+    return max(1, pieces.count())
+
+
+def qualified_name(settings: Settings, namespace: str, table: str) -> str:
+    """A table's name for Spark SQL, from parts that were checked."""
+    return ".".join(f"`{checked_identifier(part)}`" for part in (settings.catalog_name, namespace, table))
+
+
+def checked_identifier(name: str) -> str:
+    """This very name, if it may stand in SQL and paths."""
+    import re
+
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,127}", name):
+        raise SettingsInvalid(
+            f"{name!r} is not a usable name: lower-case letters, digits and underscores, not starting with a digit."
+        )
+    return name

@@ -1,0 +1,187 @@
+"""Run one Python function over many work items on Spark, through `mapInArrow`.
+
+The function gets an item and returns a value; both must be picklable, and the function must be safe to run
+twice on one item, because Spark repeats what a dead executor was doing. An item that raises becomes an
+error result and never stops the others.
+
+A task costs about half a second whatever it does, so there are as many tasks as slots (more when there is
+enough work to show progress for), and work too small for that is done in this process.
+"""
+
+import heapq
+import math
+import os
+import pickle
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from compaction_platform.lake.errors import CompactionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+
+SMALL_WORK_BYTES = 32 << 20
+SMALL_WORK_ITEMS = 64
+WORTH_A_TASK_BYTES = 256 << 20  # some seconds of work: the cost of the task is lost in it
+MOST_TASKS_PER_SLOT = 16
+MOST_JOBS_AT_ONCE = 16
+
+
+class SparkLost(CompactionError):
+    """Spark itself stopped answering, as opposed to one work item failing."""
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[Item, Value]):
+    """What became of one item: a value, or an error with its traceback."""
+
+    item: Item
+    value: Value | None = None
+    error: str | None = None
+    trace: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Where work goes. Without a session, all of it is done in this process."""
+
+    session: "SparkSession | None" = None
+    slots: int = 1
+
+    def run(
+        self,
+        function: Callable[[Item], Value],
+        items: Sequence[Item],
+        weight: Callable[[Item], int] = lambda item: WORTH_A_TASK_BYTES,
+        *,
+        in_driver: bool | None = None,
+    ) -> Iterator[Outcome[Item, Value]]:
+        """Outcomes as they come, in any order, one for each item.
+
+        `weight` is about how many bytes an item makes us read; it decides how items are shared out.
+        `in_driver` overrides the choice between this process and Spark.
+        """
+        weights = [weight(item) for item in items]
+        small = len(items) <= SMALL_WORK_ITEMS and sum(weights) <= SMALL_WORK_BYTES
+        if self.session is None or (small if in_driver is None else in_driver):
+            return _run_here(function, items, self.slots)
+        return _run_on_spark(self.session, function, items, share_out(weights, self.slots), self.slots)
+
+
+def share_out(weights: Sequence[int], slots: int) -> list[list[int]]:
+    """Item numbers for each task: heavy items first, every task about as heavy as the others."""
+    if not weights:
+        return []
+    worth = round(sum(weights) / WORTH_A_TASK_BYTES)
+    count = min(len(weights), max(slots, min(worth, slots * MOST_TASKS_PER_SLOT)))
+    tasks: list[list[int]] = [[] for _ in range(count)]
+    lightest = [(0, 0, task) for task in range(count)]
+    for number in sorted(range(len(weights)), key=lambda number: -weights[number]):
+        load, length, task = heapq.heappop(lightest)
+        tasks[task].append(number)
+        heapq.heappush(lightest, (load + weights[number], length + 1, task))
+    return tasks
+
+
+def _attempt(function: Callable[[Item], Value], item: Item) -> tuple[Value | None, str | None, str | None]:
+    try:
+        return function(item), None, None
+    except Exception as error:  # noqa: BLE001 (whatever the item raised is its outcome)
+        return None, f"{type(error).__name__}: {error}", traceback.format_exc()
+
+
+def _run_here(function: Callable[[Item], Value], items: Sequence[Item], slots: int) -> Iterator[Outcome[Item, Value]]:
+    with ThreadPoolExecutor(max(slots, min(8, os.cpu_count() or 1))) as pool:
+        running = {pool.submit(_attempt, function, item): item for item in items}
+        for done in as_completed(running):
+            yield Outcome(running[done], *done.result())
+
+
+def _run_on_spark(
+    session: "SparkSession",
+    function: Callable[[Item], Value],
+    items: Sequence[Item],
+    tasks: list[list[int]],
+    slots: int,
+) -> Iterator[Outcome[Item, Value]]:
+    """Several Spark jobs at a time, so that outcomes arrive as tasks end and a job that dies is one of many.
+
+    A worker that dies (out of memory, a crash in native code) fails its job once Spark has tried its task
+    often enough. The items of that job are run again in halves, until the deadly one is alone.
+    """
+    from pyspark.errors import PySparkException
+
+    tasks_per_job = math.ceil(slots / MOST_JOBS_AT_ONCE)
+    jobs = [tasks[start : start + tasks_per_job] for start in range(0, len(tasks), tasks_per_job)]
+    pool = ThreadPoolExecutor(math.ceil(slots / tasks_per_job), thread_name_prefix="spread")
+    try:
+        running = {pool.submit(_job, session, function, items, job): job for job in jobs}
+        while running:
+            done = next(as_completed(running))
+            numbers = [number for task in running.pop(done) for number in task]
+            try:
+                yield from done.result()
+            except PySparkException as error:
+                _raise_if_lost(session, error)
+                if len(numbers) == 1:
+                    reason = f"the worker process died: {_reason(error)}"
+                    yield Outcome(items[numbers[0]], error=reason, trace=str(error))
+                    continue
+                for half in (numbers[::2], numbers[1::2]):
+                    running[pool.submit(_job, session, function, items, [half])] = [half]
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _job(
+    session: "SparkSession", function: Callable[[Item], Value], items: Sequence[Item], tasks: list[list[int]]
+) -> list[Outcome[Item, Value]]:
+    from pyspark import cloudpickle
+
+    dumps: Callable[[Any], bytes] = cloudpickle.dumps
+    work = [dumps((function, [(number, items[number]) for number in task])) for task in tasks]
+
+    def do_tasks(batches: Iterable[Any]) -> Iterable[Any]:
+        import pyarrow
+
+        for batch in batches:
+            for task in batch.column(0).to_pylist():
+                own_function, own_items = pickle.loads(work[task])  # noqa: S301 (pickled by ourselves above)
+                for number, item in own_items:
+                    answer = dumps(_attempt(own_function, item))
+                    yield pyarrow.RecordBatch.from_arrays(
+                        [pyarrow.array([number], pyarrow.int64()), pyarrow.array([answer], pyarrow.binary())],
+                        ["number", "answer"],
+                    )
+
+    rows = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(do_tasks, "number long, answer binary")
+    outcomes = []
+    for row in rows.collect():
+        value, error, trace = pickle.loads(row.answer)  # noqa: S301
+        outcomes.append(Outcome[Item, Value](items[row.number], value, error, trace))
+    return outcomes
+
+
+def _raise_if_lost(session: "SparkSession", cause: Exception) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        session.range(1).collect()
+    except PySparkException:
+        raise SparkLost(
+            f"Spark stopped answering ({_reason(cause)}). Results received so far stand; run again to do the rest."
+        ) from cause
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0][:300]

@@ -1,0 +1,57 @@
+"""Dagster's webserver and daemon as two more servers of the embedded lake, for `compaction dev`."""
+
+import http.client
+import sys
+from pathlib import Path
+
+from compaction_platform.local.processes import Server
+from compaction_platform.local.state import StateDirectory
+
+
+def dagster_home(state: StateDirectory, project: Path) -> Path:
+    """DAGSTER_HOME inside the state directory, with the project's dagster.yaml."""
+    home = state.path / "dagster"
+    home.mkdir(exist_ok=True)
+    link = home / "dagster.yaml"
+    link.unlink(missing_ok=True)
+    link.symlink_to(project / "dagster.yaml")
+    return home
+
+
+def webserver(project: Path, home: Path, port: int, environment: dict[str, str]) -> Server:
+    return Server(
+        name="dagster-webserver",
+        command=[
+            *(sys.executable, "-m", "dagster_webserver", "--host", "127.0.0.1", "--port", str(port)),
+            *("--workspace", str(project / "workspace.yaml")),
+        ],
+        environment={**environment, "DAGSTER_HOME": str(home)},
+        is_ready=lambda: _answers(port),
+    )
+
+
+def daemon(project: Path, home: Path, environment: dict[str, str]) -> Server:
+    return Server(
+        name="dagster-daemon",
+        command=[
+            sys.executable,
+            "-m",
+            "dagster._daemon",
+            "run",
+            "--workspace",
+            str(project / "workspace.yaml"),
+        ],
+        environment={**environment, "DAGSTER_HOME": str(home)},
+        is_ready=lambda: True,
+    )
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/server_info")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

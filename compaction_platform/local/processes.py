@@ -1,0 +1,177 @@
+"""Server processes: start them recorded, wait until ready, stop them, end leftovers of a dead parent.
+
+A process is only ever ended if its pid *and* its start time are the recorded ones.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from compaction_platform.lake.errors import CompactionError
+
+READY_LIMIT_SECONDS = 90
+STOP_LIMIT_SECONDS = 15
+POLL_SECONDS = 0.05
+
+
+class ServerFailed(CompactionError):
+    """A server of the embedded lake did not start, or died while running."""
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """Who a process is: a pid alone may belong to somebody else by now."""
+
+    name: str
+    pid: int
+    started: float
+
+    @classmethod
+    def of_this_process(cls, name: str) -> "ProcessRecord":
+        return cls(name, os.getpid(), psutil.Process().create_time())
+
+    @classmethod
+    def read(cls, path: Path) -> "ProcessRecord | None":
+        """The record in this file; None if there is none or it cannot be trusted."""
+        try:
+            return cls(**json.loads(path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, path: Path) -> None:
+        unfinished = path.with_name(f".{path.name}.{self.pid}")
+        unfinished.write_text(json.dumps(asdict(self)))
+        unfinished.replace(path)
+
+    def process(self) -> psutil.Process | None:
+        """The living process this record is about."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started) < 1.0
+            alive = process.status() != psutil.STATUS_ZOMBIE
+        except (psutil.NoSuchProcess, TypeError):
+            return None
+        return process if same and alive else None
+
+
+@dataclass(frozen=True)
+class Server:
+    """How one server is started, recognised as ready, and stopped."""
+
+    name: str
+    command: Sequence[str]
+    is_ready: Callable[[], bool]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    stop_signal: signal.Signals = signal.SIGTERM
+    user: str = ""
+
+
+@dataclass
+class RunningServer:
+    server: Server
+    popen: subprocess.Popen[bytes]
+    record: Path
+    log: Path
+
+    def exit_code(self) -> int | None:
+        return self.popen.poll()
+
+    def failure(self, event: str) -> ServerFailed:
+        return ServerFailed(f"{self.server.name} {event}. {_last_lines(self.log)}")
+
+    def raise_if_dead(self) -> None:
+        code = self.exit_code()
+        if code is not None:
+            raise self.failure(f"ended by itself (exit code {code})")
+
+    def wait_until_ready(self, limit_seconds: float = READY_LIMIT_SECONDS) -> None:
+        deadline = time.monotonic() + limit_seconds
+        while not self.server.is_ready():
+            self.raise_if_dead()
+            if time.monotonic() > deadline:
+                raise self.failure(f"was not ready within {limit_seconds:.0f} s")
+            time.sleep(POLL_SECONDS)
+        self.raise_if_dead()  # an answer may have come from another process on the same port
+
+    def ask_to_stop(self) -> None:
+        _signal_group(self.popen.pid, self.server.stop_signal)
+
+    def stop(self) -> None:
+        """Wait for the end; after the limit, force it."""
+        try:
+            self.popen.wait(STOP_LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            _signal_group(self.popen.pid, signal.SIGKILL)
+            self.popen.wait()
+        self.record.unlink(missing_ok=True)
+
+
+def start(server: Server, records: Path, logs: Path) -> RunningServer:
+    """Start a server in a process group of its own. Does not wait for it.
+
+    Must be called from a thread that lives as long as the server should: Linux sends the parent-death
+    signal when the starting *thread* ends.
+    """
+    record = records / f"{server.name}.json"
+    log = logs / f"{server.name}.log"
+    command = [
+        *(sys.executable, "-m", "compaction_platform.local.launch"),
+        *(str(record), server.user, str(int(server.stop_signal))),
+        *server.command,
+    ]
+    with log.open("ab") as output:
+        popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **server.environment},
+            start_new_session=True,
+        )
+    return RunningServer(server, popen, record, log)
+
+
+def end_leftovers(records: Path) -> list[str]:
+    """End the processes recorded here that outlived their parent; returns their names."""
+    ended = []
+    for path in sorted(records.glob("*.json")):
+        record = ProcessRecord.read(path)
+        process = record.process() if record else None
+        if record and process:
+            _end(process)
+            ended.append(record.name)
+        path.unlink(missing_ok=True)
+    return ended
+
+
+def _end(process: psutil.Process) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):  # PostgreSQL waits for clients on SIGTERM
+        _signal_group(process.pid, number)
+        with contextlib.suppress(psutil.TimeoutExpired):
+            process.wait(5)
+            return
+
+
+def _signal_group(pid: int, number: signal.Signals) -> None:
+    # Servers lead their own group, so that their helpers (Spark's Python workers) end with them.
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, number)
+        else:
+            os.kill(pid, number)
+
+
+def _last_lines(log: Path, count: int = 15) -> str:
+    with contextlib.suppress(OSError):
+        lines = log.read_text(errors="replace").strip().splitlines()[-count:]
+        return f"The end of its log ({log}):\n  " + "\n  ".join(lines)
+    return f"Its log is {log}."

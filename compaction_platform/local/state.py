@@ -1,0 +1,207 @@
+"""The state directory of one embedded lake: who may use it, which ports and credentials it has.
+
+Everything is below one directory that git ignores. Files with credentials have mode 0600.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.local.processes import ProcessRecord
+
+# Below the range from which kernels take ports for outgoing connections.
+LOWEST_PORT, HIGHEST_PORT = 20000, 32000
+
+
+class StateUnusable(CompactionError):
+    """The state directory cannot be read or written."""
+
+
+class LakeAlreadyRunning(CompactionError):
+    """Another process runs the embedded lake of this state directory."""
+
+
+class PortTaken(CompactionError):
+    """A remembered port belongs to another program now."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    s3: int
+    iceberg: int
+    s3_grpc: int
+    master: int
+    master_grpc: int
+    volume: int
+    volume_grpc: int
+    filer: int
+    filer_grpc: int
+    admin: int
+    admin_grpc: int
+    postgres: int
+    spark_connect: int
+    dagster: int
+
+    @classmethod
+    def choose(cls) -> "Ports":
+        names = [field.name for field in fields(cls)]
+        return cls(**dict(zip(names, free_ports(len(names)), strict=True)))
+
+
+@dataclass(frozen=True, repr=False)
+class Credentials:
+    access_key_id: str
+    secret_access_key: str
+    postgres_password: str
+    spark_token: str
+
+    @classmethod
+    def generate(cls) -> "Credentials":
+        return cls(secrets.token_hex(10), *(secrets.token_urlsafe(30) for _ in range(3)))
+
+
+@dataclass(frozen=True)
+class StateDirectory:
+    path: Path
+
+    def __post_init__(self) -> None:
+        for directory in (self.path, self.records, self.logs):
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise StateUnusable(
+                    f"the state directory {directory} cannot be created: {error.strerror}. Make room or "
+                    "choose another place with COMPACTION_STATE_DIR."
+                ) from error
+
+    @property
+    def records(self) -> Path:
+        return self.path / "processes"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def owner_record(self) -> Path:
+        return self.path / "owner.json"
+
+    def ports(self, new: bool = False) -> Ports:
+        path = self.path / "ports.json"
+        if new or not path.exists():
+            write_private(path, json.dumps(asdict(Ports.choose()), indent=1))
+        return Ports(**_read_fields(path, Ports, "`compaction up --new-ports` makes new ones"))
+
+    def credentials(self) -> Credentials:
+        path = self.path / "credentials.json"
+        if not path.exists():
+            write_private(path, json.dumps(asdict(Credentials.generate()), indent=1))
+        return Credentials(
+            **_read_fields(
+                path,
+                Credentials,
+                "the data next to it is untouched; restore the file, or start afresh with `make clean`, "
+                "which deletes this embedded lake",
+            )
+        )
+
+    def owner(self) -> ProcessRecord | None:
+        """The process that runs this lake now."""
+        record = ProcessRecord.read(self.owner_record)
+        return record if record and record.process() else None
+
+    @contextlib.contextmanager
+    def owned(self) -> Iterator[None]:
+        """Hold this directory: one lake at a time. The kernel lets go when the process dies."""
+        with (self.path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = self.owner()
+                who = f"process {owner.pid}" if owner else "another process"
+                raise LakeAlreadyRunning(
+                    f"the embedded lake in {self.path} is already run by {who}. "
+                    "Use it, or stop it with `compaction down`."
+                ) from None
+            ProcessRecord.of_this_process("owner").write(self.owner_record)
+            try:
+                yield
+            finally:
+                self.owner_record.unlink(missing_ok=True)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner can read, never half."""
+    unfinished = path.with_name(f".{path.name}.new")
+    try:
+        unfinished.unlink(missing_ok=True)
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text)
+        unfinished.replace(path)
+    except OSError as error:
+        raise StateUnusable(f"{path} cannot be written: {error.strerror}.") from error
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports nobody listens on now."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = LOWEST_PORT + secrets.randbelow(HIGHEST_PORT - LOWEST_PORT)
+        if is_free(port):
+            found.add(port)
+    return list(found)
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def require_room(directory: Path, needed_bytes: int = 1 << 30) -> None:
+    """The servers must not start on a disk that is about to be full: they would fail in the middle of writes."""
+    free = shutil.disk_usage(directory).free
+    if free < needed_bytes:
+        raise StateUnusable(
+            f"only {free >> 20} MB are free on the disk of {directory}, {needed_bytes >> 20} MB are needed. "
+            "Make room, or choose another place with COMPACTION_STATE_DIR. Nothing was started."
+        )
+
+
+def require_free(ports: dict[str, int]) -> None:
+    for name, port in ports.items():
+        if not is_free(port):
+            raise PortTaken(
+                f"port {port}, remembered for {name}, is taken by another program. "
+                "End that program, or choose new ports with `compaction up --new-ports`."
+            )
+
+
+def _read_fields(path: Path, kind: type, what_to_do: str) -> dict[str, Any]:
+    expected = {field.name: field.type for field in fields(kind)}
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict) or set(content) != set(expected):
+            raise ValueError("its entries are not the expected ones")
+        if any(type(content[name]) is not wanted for name, wanted in expected.items()):
+            raise ValueError("an entry is not of the expected type")
+    except (OSError, ValueError) as error:
+        raise StateUnusable(f"{path} cannot be used ({error}); {what_to_do}.") from None
+    return content
