@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,6 +15,9 @@ from rich.table import Table
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import project_directory, state_directory
+
+if TYPE_CHECKING:
+    from compaction_platform.local.embedded import EmbeddedLake
 
 app = typer.Typer(
     help="Keeps a data lake healthy: small files become large ones, hot data becomes cold, with proof.",
@@ -50,24 +53,24 @@ def _stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait_while_healthy(check: object) -> None:
-    from compaction_platform.local.embedded import EmbeddedLake
-
-    assert isinstance(check, EmbeddedLake)  # noqa: S101
+def _wait_while_healthy(lake: "EmbeddedLake") -> None:
     while True:
-        check.raise_if_server_died()
-        time.sleep(1)
+        lake.raise_if_server_died()
+        time.sleep(0.5)
 
 
 NewPorts = Annotated[bool, typer.Option("--new-ports", help="Choose new ports instead of the remembered ones.")]
 
 
 @app.command()
-def up(new_ports: NewPorts = False) -> None:
+def up(
+    new_ports: NewPorts = False,
+    spark: Annotated[bool, typer.Option(help="Also start Spark.")] = True,
+) -> None:
     """Start the embedded lake (S3, Iceberg catalog, PostgreSQL, Spark) and keep it until Ctrl-C."""
     from compaction_platform.local.embedded import EmbeddedLake
 
-    with _stoppable(), EmbeddedLake(state_directory(), new_ports=new_ports, say=console.print) as lake:
+    with _stoppable(), EmbeddedLake(state_directory(), spark=spark, new_ports=new_ports, say=console.print) as lake:
         console.print(_addresses(lake))
         console.print("Ctrl-C (or `compaction down` elsewhere) stops it. The data stays.")
         _wait_while_healthy(lake)
@@ -100,11 +103,8 @@ def down(
     places = [state_directory(), *([demo_directory()] if everything else [])]
     for place in (place for place in places if place.exists()):
         state = StateDirectory(place)
-        owner = state.owner()
-        process = owner.process() if owner else None
-        if process is not None:
-            process.terminate()
-            process.wait(60)
+        if owner := state.owner():
+            owner.end(limit_seconds=60)
             console.print(f"stopped the lake in {place}")
         elif ended := end_leftovers(state.records):
             console.print(f"ended leftovers in {place}: {', '.join(ended)}")
@@ -165,16 +165,15 @@ def demo_directory() -> Path:
     return state_directory() / "demo"
 
 
-def _addresses(lake: object) -> Table:
-    from compaction_platform.local.embedded import EmbeddedLake
+def _addresses(lake: "EmbeddedLake") -> Table:
     from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET
 
-    assert isinstance(lake, EmbeddedLake)  # noqa: S101
     table = Table("what", "where")
     table.add_row("S3", f"http://127.0.0.1:{lake.ports.s3}   (bucket {BUCKET})")
     table.add_row("Iceberg REST", f"http://127.0.0.1:{lake.ports.iceberg}   (warehouse s3://{TABLE_BUCKET})")
     table.add_row("PostgreSQL", f"127.0.0.1:{lake.ports.postgres}")
-    table.add_row("Spark Connect", f"sc://localhost:{lake.ports.spark_connect}")
+    if lake.has_spark:
+        table.add_row("Spark Connect", f"sc://localhost:{lake.ports.spark_connect}")
     table.add_row("credentials", f"{lake.state.path / 'lake.env'}   (only you can read it)")
     table.add_row("logs", str(lake.state.logs))
     return table

@@ -16,7 +16,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, InvalidPathError, PreconditionError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    InvalidPathError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
 from obstore.store import LocalStore, S3Store
 from typing_extensions import Buffer
 
@@ -62,7 +69,7 @@ class Objects:
     def at(cls, uri: str, settings: Settings) -> "Objects":
         if urlsplit(uri).scheme != "s3":
             return cls(f"file://{local_directory(uri)}")
-        options: dict[str, Any] = {"region": settings.s3_region}
+        options: dict[str, Any] = {"region": settings.s3_region, "copy_if_not_exists": "multipart"}
         for name in ("access_key_id", "secret_access_key", "session_token"):
             secret = getattr(settings, f"s3_{name}")
             if secret:
@@ -117,7 +124,7 @@ class Objects:
         """Store under this key, replacing what is there."""
         with self._explained(key):
             if self._local:
-                _write_locally(self._local / key, data, replace=True)
+                _write_locally(self._local / _checked(key), data, replace=True)
             else:
                 obstore.put(self._store, key, memoryview(data).cast("B"))
 
@@ -125,16 +132,14 @@ class Objects:
         """Store under this key if nothing is there: of many at once, one wins and the others get ObjectExists."""
         with self._explained(key):
             if self._local:
-                _write_locally(self._local / key, data, replace=False)
+                _write_locally(self._local / _checked(key), data, replace=False)
             else:
                 obstore.put(self._store, key, memoryview(data).cast("B"), mode="create", use_multipart=False)
 
     def copy(self, source: str, target: str, *, overwrite: bool = False) -> None:
-        """Copy inside the store. Without `overwrite`, an existing target raises ObjectExists."""
-        if not overwrite and self.stat(target):
-            raise ObjectExists(f"{self.uri}/{target} exists; nothing was copied.")
+        """Copy inside the store, atomically. Without `overwrite`, an existing target raises ObjectExists."""
         with self._explained(source):
-            obstore.copy(self._store, source, target)
+            obstore.copy(self._store, source, target, overwrite=overwrite)
 
     def delete(self, keys: Iterable[str]) -> dict[str, str]:
         """Delete these keys. Returns the reason for each key that is still there; a missing key is no failure."""
@@ -183,7 +188,7 @@ class Objects:
                 f"below {self.uri} there is a key that cannot be handled safely ({_first_line(error)}). "
                 "Nothing was changed. Rename that object, or choose a narrower prefix."
             ) from None
-        except PermissionError as error:
+        except (PermissionError, PermissionDeniedError, UnauthenticatedError) as error:
             raise StoreRefused(f"{where}: access denied ({_first_line(error)}). Check the credentials.") from None
         except OSError as error:
             raise StoreRefused(f"{where}: {error.strerror or _first_line(error)}.") from error
@@ -203,6 +208,13 @@ def local_directory(uri: str) -> Path:
     if "://" in uri:
         raise AddressInvalid(f"{uri}: only s3://, file:// and plain paths are supported.")
     return Path(uri).expanduser().absolute()
+
+
+def _checked(key: str) -> str:
+    """This key, if it stays below its address. The store library holds the same rule for its own calls."""
+    if any(segment in ("", ".", "..") for segment in key.split("/")):
+        raise ValueError("a key has no empty segments, no . and no ..")
+    return key
 
 
 def _stored(entry: Any) -> StoredObject:

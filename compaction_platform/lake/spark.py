@@ -5,9 +5,11 @@ PySpark and spark-submit put start-up settings into the arguments of the JVM, wh
 machine can read them; a session setting stays inside.
 """
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings, SettingsInvalid
@@ -15,6 +17,7 @@ from compaction_platform.lake.settings import Settings, SettingsInvalid
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK_CONNECT_PORT = 15002  # where no port is given
 LOCAL_MASTER = "local[*,4]"  # 4: a task whose Python worker dies is tried again, as on a cluster
 
 
@@ -122,15 +125,21 @@ def spark_session(
 def _connect(remote: str) -> "SparkSession":
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+    from pyspark.sql.connect.client.retries import DefaultPolicy
 
     address = remote.split(";", maxsplit=1)[0].rstrip("/")  # a token may follow
+    parts = urlsplit(address)
     try:
+        # Spark's own client would try for ten minutes; a server that is not there is known at once.
+        socket.create_connection((parts.hostname or "", parts.port or SPARK_CONNECT_PORT), timeout=10).close()
         session: SparkSession = SparkSession.builder.remote(remote).create()
+        # A server that dies while we work is given about a minute to come back, not ten.
+        session.client.set_retry_policies([DefaultPolicy(max_retries=8, max_backoff=15_000)])
         session.version  # noqa: B018 (the first call is what connects)
-    except PySparkException as error:
+    except (OSError, PySparkException) as error:
         raise SparkUnreachable(
             f"Spark Connect at {address} does not answer ({type(error).__name__}). "
-            "Is it running? On a laptop, `compaction up` starts it."
+            "Is it running, and is the token right? On a laptop, `compaction up` starts it."
         ) from error
     return session
 

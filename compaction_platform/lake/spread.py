@@ -12,6 +12,7 @@ import heapq
 import math
 import os
 import pickle
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -140,25 +141,20 @@ def _run_on_spark(
                 for half in (numbers[::2], numbers[1::2]):
                     running[pool.submit(_job, session, function, items, [half])] = [half]
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _job(
     session: "SparkSession", function: Callable[[Item], Value], items: Sequence[Item], tasks: list[list[int]]
 ) -> list[Outcome[Item, Value]]:
-    from pyspark import cloudpickle
-
-    dumps: Callable[[Any], bytes] = cloudpickle.dumps
-    work = [dumps((function, [(number, items[number]) for number in task])) for task in tasks]
+    work = [(task, _packed((function, [items[number] for number in task]))) for task in tasks]
 
     def do_tasks(batches: Iterable[Any]) -> Iterable[Any]:
         import pyarrow
 
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                own_function, own_items = pickle.loads(work[task])  # noqa: S301 (pickled by ourselves above)
-                for number, item in own_items:
-                    answer = dumps(_attempt(own_function, item))
+                for number, answer in _answers(*work[task]):
                     yield pyarrow.RecordBatch.from_arrays(
                         [pyarrow.array([number], pyarrow.int64()), pyarrow.array([answer], pyarrow.binary())],
                         ["number", "answer"],
@@ -167,9 +163,32 @@ def _job(
     rows = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(do_tasks, "number long, answer binary")
     outcomes = []
     for row in rows.collect():
-        value, error, trace = pickle.loads(row.answer)  # noqa: S301
+        value, error, trace = pickle.loads(row.answer)  # noqa: S301 (pickled by our own tasks)
         outcomes.append(Outcome[Item, Value](items[row.number], value, error, trace))
     return outcomes
+
+
+def _answers(numbers: list[int], packed: bytes) -> Iterator[tuple[int, bytes]]:
+    """In the task: each item's number and packed outcome."""
+    unpacked, error, trace = _attempt(pickle.loads, packed)
+    for place, number in enumerate(numbers):
+        if unpacked is None:  # the function cannot be imported here: that is every item's outcome
+            yield number, _packed((None, error, trace))
+        else:
+            function, items = unpacked
+            yield number, _packed(_attempt(function, items[place]))
+
+
+def _packed(content: Any) -> bytes:
+    from pyspark import cloudpickle
+
+    function = content[0]
+    home = sys.modules.get(getattr(function, "__module__", None) or "")
+    if home is not None and not home.__name__.startswith(("compaction_platform.", "__main__")):
+        # This package is installed where tasks run; a caller's own module may not be, so it travels along.
+        cloudpickle.register_pickle_by_value(home)  # type: ignore[no-untyped-call]
+    packed: bytes = cloudpickle.dumps(content)  # type: ignore[no-untyped-call]
+    return packed
 
 
 def _raise_if_lost(session: "SparkSession", cause: Exception) -> None:

@@ -38,7 +38,7 @@ class EmbeddedLake:
     ) -> None:
         self.directory = directory
         self.running: list[RunningServer] = []
-        self._spark = spark
+        self.has_spark = spark
         self._new_ports = new_ports
         self._say = say
         self._cleanup = contextlib.ExitStack()
@@ -63,14 +63,14 @@ class EmbeddedLake:
         self._cleanup.close()
 
     def _servers(self) -> Iterator[Server]:
-        if self._spark:  # the slowest to start goes first
+        if self.has_spark:  # the slowest to start goes first
             yield spark_connect(self.state.data / "spark", self.ports, self.credentials, session_config())
         yield seaweedfs(self.state.data / "seaweedfs", self.ports, self.credentials)
         yield postgres(self.state.data / "postgres", self.ports, self.credentials)
 
     def _start(self) -> None:
         used = vars(self.ports)
-        require_free({name: port for name, port in used.items() if self._spark or name != "spark_connect"})
+        require_free({name: port for name, port in used.items() if self.has_spark or name != "spark_connect"})
         self.state.data.mkdir(mode=0o700, exist_ok=True)
         for server in self._servers():
             self.add(server, wait=False)
@@ -116,7 +116,7 @@ class EmbeddedLake:
             "CATALOG_WAREHOUSE": f"s3://{TABLE_BUCKET}",
             "HOT_POSTGRES_URL": self._hot_postgres_url(),
         }
-        if self._spark:
+        if self.has_spark:
             # "localhost", not 127.0.0.1: PySpark sends a token without TLS only to that name.
             token = self.credentials.spark_token
             values["SPARK_SLOTS"] = str(os.cpu_count() or 1)

@@ -53,13 +53,13 @@ def missing_jars(directory: Path) -> list[Jar]:
     return [jar for jar in pinned_jars() if not (directory / jar.file_name).exists()]
 
 
-def fetch_jars() -> list[Jar]:
-    """Fetch what is missing; returns what was fetched."""
-    directory = jars_directory()
+def fetch_jars(directory: Path | None = None) -> list[Jar]:
+    """Fetch what is missing in this directory (pyspark's own by default); returns what was fetched."""
+    directory = directory or jars_directory()
     missing = missing_jars(directory)
     for jar in missing:
         with tempfile.TemporaryDirectory(dir=directory, prefix=".fetch-") as scratch:
-            fetched = _fetch(jar, directory, Path(scratch))
+            fetched = _fetch(jar, Path(scratch))
             found = hashlib.sha256(fetched.read_bytes()).hexdigest()
             if found != jar.sha256:
                 raise JarUnavailable(
@@ -70,11 +70,11 @@ def fetch_jars() -> list[Jar]:
     return missing
 
 
-def _fetch(jar: Jar, classpath: Path, scratch: Path) -> Path:
+def _fetch(jar: Jar, scratch: Path) -> Path:
     # COMPACTION_IVY_SETTINGS points at an Ivy settings file where jars come from a company mirror.
     settings = os.environ.get("COMPACTION_IVY_SETTINGS")
     command = [
-        *(str(find_java()), "-cp", f"{classpath}/*", "org.apache.ivy.Main", "-error"),
+        *(str(find_java()), "-cp", f"{jars_directory()}/*", "org.apache.ivy.Main", "-error"),
         *(("-settings", settings) if settings else ()),
         *("-cache", str(scratch / "cache"), "-notransitive", "-types", "jar"),
         *("-dependency", jar.group, jar.name, jar.version),

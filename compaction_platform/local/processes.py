@@ -62,6 +62,16 @@ class ProcessRecord:
             return None
         return process if same and alive else None
 
+    def end(self, limit_seconds: float) -> None:
+        """Ask the process to end and wait until it has."""
+        if process := self.process():
+            process.terminate()
+        deadline = time.monotonic() + limit_seconds
+        while self.process():
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"process {self.pid} was asked to end and has not within {limit_seconds:.0f} s.")
+            time.sleep(POLL_SECONDS)
+
 
 @dataclass(frozen=True)
 class Server:

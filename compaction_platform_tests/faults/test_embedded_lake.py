@@ -1,0 +1,203 @@
+"""What happens to the embedded lake when things die. Everything here runs the real command and real servers."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from compaction_platform.local.processes import ProcessRecord
+from compaction_platform.local.state import StateDirectory
+
+pytestmark = pytest.mark.integration
+
+COMPACTION = [sys.executable, "-c", "from compaction_platform.cli import main; main()"]
+
+
+class Command:
+    """A running `compaction` command whose output can be awaited."""
+
+    def __init__(self, *arguments: str, state: Path) -> None:
+        self.log = state.with_name(f"{state.name}-{arguments[0]}-{time.monotonic_ns()}.log")
+        self.state = state
+        environment = {**os.environ, "COMPACTION_STATE_DIR": str(state), "COLUMNS": "300"}
+        with self.log.open("wb") as output:
+            self.popen = subprocess.Popen(
+                [*COMPACTION, *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, text: str, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while text not in self.output:
+            assert self.popen.poll() is None, f"ended with {self.popen.returncode}: {self.output}"
+            assert time.monotonic() < deadline, self.output
+            time.sleep(0.05)
+
+    def servers(self) -> list[psutil.Process]:
+        records = [ProcessRecord.read(path) for path in (self.state / "processes").glob("*.json")]
+        processes = [record.process() for record in records if record]
+        return [process for process in processes if process]
+
+    def server(self, name: str) -> psutil.Process:
+        record = ProcessRecord.read(self.state / "processes" / f"{name}.json")
+        process = record.process() if record else None
+        assert process is not None
+        return process
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    directory = tmp_path / "state"
+    yield directory
+    run(directory, "down")
+
+
+def run(state: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {**os.environ, "COMPACTION_STATE_DIR": str(state), "COLUMNS": "300"}
+    return subprocess.run(
+        [*COMPACTION, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def assert_all_gone(processes: list[psutil.Process]) -> None:
+    assert processes, "there was nothing to look at"
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    assert alive == []
+
+
+def test_up_status_down(state: Path) -> None:
+    assert run(state, "status").returncode == 1
+    up = Command("up", "--no-spark", state=state)
+    up.wait_for("Ctrl-C")
+    servers = up.servers()
+    assert len(servers) == 2
+    status = run(state, "status")
+    assert status.returncode == 0
+    assert "runs" in status.stdout
+    second = run(state, "up", "--no-spark")
+    assert second.returncode == 1
+    assert f"already run by process {up.popen.pid}" in second.stderr
+    secrets = (state / "credentials.json").read_text()
+    assert not [line for line in secrets.split('"') if len(line) > 15 and line in up.output], "a secret was printed"
+    down = run(state, "down")
+    assert "stopped the lake" in down.stdout
+    assert up.popen.wait(30) == 130
+    assert_all_gone(servers)
+    assert run(state, "status").returncode == 1
+    assert not (state / "lake.env").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_starting_leaves_nothing(state: Path, number: signal.Signals) -> None:
+    up = Command("up", "--no-spark", state=state)
+    deadline = time.monotonic() + 60
+    while not (servers := up.servers()):
+        assert time.monotonic() < deadline
+    os.kill(up.popen.pid, number)
+    assert up.popen.wait(60) == 130
+    assert_all_gone(servers)
+    assert up.servers() == []
+
+
+def test_a_killed_parent_leaves_nothing_that_the_next_start_does_not_end(state: Path) -> None:
+    up = Command("up", "--no-spark", state=state)
+    up.wait_for("Ctrl-C")
+    servers = up.servers()
+    up.popen.kill()
+    up.popen.wait()
+    again = Command("up", "--no-spark", state=state)
+    again.wait_for("Ctrl-C")
+    assert_all_gone(servers)
+    assert {process.pid for process in again.servers()}.isdisjoint({process.pid for process in servers})
+    again.popen.terminate()
+    again.popen.wait(60)
+
+
+@pytest.mark.parametrize("name", ["seaweedfs", "postgres"])
+def test_a_server_that_dies_ends_the_lake_with_its_name(state: Path, name: str) -> None:
+    up = Command("up", "--no-spark", state=state)
+    up.wait_for("Ctrl-C")
+    servers = up.servers()
+    up.server(name).kill()
+    assert up.popen.wait(60) == 1
+    assert f"error: {name} ended by itself (exit code -9)" in up.output
+    assert f"{name}.log" in up.output
+    assert "Traceback" not in up.output
+    assert_all_gone(servers)
+
+
+def test_a_taken_port_is_said_and_new_ports_help(state: Path) -> None:
+    port = StateDirectory(state).ports().postgres
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        refused = run(state, "up", "--no-spark")
+        assert refused.returncode == 1
+        assert f"port {port}, remembered for postgres, is taken" in refused.stderr
+        assert list((state / "processes").iterdir()) == []
+        up = Command("up", "--no-spark", "--new-ports", state=state)
+        up.wait_for("Ctrl-C")
+        up.popen.terminate()
+        up.popen.wait(60)
+
+
+def test_data_outlives_a_restart(state: Path) -> None:
+    from compaction_platform.lake.catalog import open_catalog
+    from compaction_platform.lake.needs import Column, IcebergTable
+    from compaction_platform.lake.objects import Objects
+    from compaction_platform.local.embedded import EmbeddedLake
+
+    table = IcebergTable("kept", "numbers", (Column("a", "long"),))
+    with EmbeddedLake(state, spark=False) as lake:
+        Objects.at("s3://lake", lake.settings()).write("kept.txt", b"kept")
+        assert table.meet(lake.settings())
+    with EmbeddedLake(state, spark=False) as lake:
+        assert bytes(Objects.at("s3://lake", lake.settings()).read("kept.txt")) == b"kept"
+        assert open_catalog(lake.settings()).table_exists("kept.numbers")
+
+
+def test_two_lakes_run_side_by_side(tmp_path: Path) -> None:
+    from compaction_platform.lake.objects import Objects
+    from compaction_platform.local.embedded import EmbeddedLake
+
+    with EmbeddedLake(tmp_path / "one", spark=False) as one, EmbeddedLake(tmp_path / "two", spark=False) as two:
+        Objects.at("s3://lake", one.settings()).write("mine.txt", b"one")
+        assert list(Objects.at("s3://lake", two.settings()).list()) == []
+
+
+def test_a_damaged_database_directory_is_explained_and_nothing_is_left_running(state: Path) -> None:
+    from compaction_platform.local.embedded import EmbeddedLake
+
+    with EmbeddedLake(state, spark=False):
+        pass
+    (state / "data" / "postgres" / "PG_VERSION").write_text("9.1\n")
+    refused = run(state, "up", "--no-spark")
+    assert refused.returncode == 1
+    assert "error: postgres ended by itself" in refused.stderr
+    assert "incompatible" in refused.stderr, "the server's own words are shown"
+    assert list((state / "processes").iterdir()) == []
+
+
+def test_an_interrupted_first_start_is_begun_again(state: Path) -> None:
+    """initdb was killed half way: its directory is there, the finished one is not."""
+    from compaction_platform.local.embedded import EmbeddedLake
+
+    half_made = state / "data" / "postgres.initialising" / "base"
+    half_made.mkdir(parents=True)
+    with EmbeddedLake(state, spark=False):
+        assert (state / "data" / "postgres" / "PG_VERSION").exists()
+    assert not half_made.exists()

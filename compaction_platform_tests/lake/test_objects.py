@@ -1,0 +1,243 @@
+"""The same behaviour on a local directory and on S3."""
+
+import os
+import pickle
+import resource
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction_platform.lake.objects import (
+    AddressInvalid,
+    ObjectChanged,
+    ObjectExists,
+    Objects,
+    StoreRefused,
+)
+from compaction_platform.lake.settings import Settings, load_settings
+
+NAMES = [
+    "plain.parquet",
+    "year=2026/month=01/part 1.parquet",
+    "100%.parquet",
+    "a%20b.parquet",
+    "ünïcode/😀.parquet",
+    "quote'\".parquet",
+    "plus+and&and?.parquet",
+    "[brackets]{braces}*.parquet",
+]
+
+unit = pytest.mark.unit
+integration = pytest.mark.integration
+
+
+@pytest.fixture(params=[pytest.param("file", marks=unit), pytest.param("s3", marks=integration)])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+    if request.param == "file":
+        return Objects.at(str(tmp_path / "store"), load_settings())
+    settings: Settings = request.getfixturevalue("settings")
+    return Objects.at(f"{settings.lake_uri}/objects-{tmp_path.name}", settings)
+
+
+def listed(objects: Objects, prefix: str = "") -> list[str]:
+    return sorted(stored.key for stored in objects.list(prefix))
+
+
+def test_what_is_written_is_listed_and_read_whatever_its_name(objects: Objects) -> None:
+    for name in NAMES:
+        objects.write(name, name.encode())
+    assert listed(objects) == sorted(NAMES)
+    assert {name: bytes(objects.read(name)) for name in NAMES} == {name: name.encode() for name in NAMES}
+    assert listed(objects, "year=2026") == [NAMES[1]]
+
+
+def test_a_listing_tells_size_etag_and_the_stores_time(objects: Objects) -> None:
+    objects.write("a", b"1234567")
+    (stored,) = objects.list()
+    assert stored.size == 7
+    assert stored.etag
+    assert stored.last_modified.tzinfo is not None
+    assert objects.stat("a") == stored
+    assert objects.stat("b") is None
+
+
+def test_a_prefix_is_whole_path_segments(objects: Objects) -> None:
+    objects.write("ab/1", b"")
+    objects.write("abc/1", b"")
+    assert listed(objects, "ab") == ["ab/1"]
+
+
+def test_a_replaced_object_is_not_read_as_the_old_version(objects: Objects) -> None:
+    objects.write("a", b"old")
+    before = objects.stat("a")
+    assert before is not None
+    assert bytes(objects.read("a", before.etag)) == b"old"
+    objects.write("a", b"new and longer")
+    with pytest.raises(ObjectChanged, match="a is not the version"):
+        objects.read("a", before.etag)
+
+
+def test_a_range_is_read_without_the_rest(objects: Objects) -> None:
+    objects.write("a", bytes(range(100)))
+    assert bytes(objects.read_range("a", 10, 13)) == b"\x0a\x0b\x0c"
+
+
+def test_create_never_replaces(objects: Objects) -> None:
+    objects.create("a", b"first")
+    with pytest.raises(ObjectExists):
+        objects.create("a", b"second")
+    assert bytes(objects.read("a")) == b"first"
+    assert listed(objects) == ["a"], "nothing unfinished is left behind"
+
+
+def test_of_many_creators_exactly_one_wins(objects: Objects) -> None:
+    start = threading.Barrier(16)
+    won: list[int] = []
+
+    def create(number: int) -> None:
+        start.wait()
+        try:
+            objects.create("a", str(number).encode())
+        except ObjectExists:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert bytes(objects.read("a")) == str(won[0]).encode()
+
+
+def test_copy_keeps_an_existing_target(objects: Objects) -> None:
+    objects.write("a", b"a")
+    objects.copy("a", "deep/b")
+    assert bytes(objects.read("deep/b")) == b"a"
+    objects.write("a", b"changed")
+    with pytest.raises(ObjectExists):
+        objects.copy("a", "deep/b")
+    assert bytes(objects.read("deep/b")) == b"a"
+    objects.copy("a", "deep/b", overwrite=True)
+    assert bytes(objects.read("deep/b")) == b"changed"
+
+
+def test_delete_takes_only_what_it_is_told_and_a_missing_key_is_no_failure(objects: Objects) -> None:
+    for number in range(5):
+        objects.write(f"k{number}", b"")
+    assert objects.delete(["k1", "not there", "k3"]) == {}
+    assert listed(objects) == ["k0", "k2", "k4"]
+
+
+@integration
+def test_thousands_of_keys_are_deleted_and_listed_in_pages(settings: Settings) -> None:
+    objects = Objects.at(f"{settings.lake_uri}/many", settings)
+    keys = [f"k{number:05d}" for number in range(2_500)]
+    for key in keys:
+        objects.write(key, b"")
+    assert listed(objects) == keys
+    assert objects.delete(keys[:2_300]) == {}
+    assert listed(objects) == keys[2_300:]
+
+
+@unit
+def test_a_delete_that_fails_for_some_keys_names_them(tmp_path: Path) -> None:
+    """A directory in the place of an object cannot be deleted as one, not even by root."""
+    objects = Objects.at(str(tmp_path), load_settings())
+    for key in ("a", "b", "stubborn/inside"):
+        objects.write(key, b"")
+    failures = objects.delete(["a", "stubborn", "b"])
+    assert set(failures) == {"stubborn"}
+    assert failures["stubborn"]
+    assert listed(objects) == ["stubborn/inside"]
+
+
+@unit
+def test_a_long_listing_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
+    """30,000 names again and again need no more memory than once: pages are not kept."""
+    for directory in range(30):
+        (tmp_path / str(directory)).mkdir()
+        for number in range(1_000):
+            (tmp_path / str(directory) / str(number)).touch()
+    objects = Objects.at(str(tmp_path), load_settings())
+
+    def count() -> int:
+        return sum(1 for _ in objects.list())
+
+    assert count() == 30_000
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(5):
+        assert count() == 30_000
+    grown_kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown_kilobytes < 4_000
+
+
+@unit
+def test_local_writes_leave_nothing_unfinished_when_they_fail(tmp_path: Path) -> None:
+    objects = Objects.at(str(tmp_path), load_settings())
+    (tmp_path / "a").mkdir()
+    with pytest.raises((StoreRefused, ObjectExists)):
+        objects.write("a", b"data")
+    assert os.listdir(tmp_path) == ["a"]  # noqa: PTH208
+
+
+@unit
+def test_objects_travel_into_tasks_without_showing_credentials() -> None:
+    settings = load_settings(
+        {
+            "COMPACTION_ENV_FILE": "",
+            "COMPACTION_S3_ACCESS_KEY_ID": "hidden-id",
+            "COMPACTION_S3_SECRET_ACCESS_KEY": "hidden-secret",
+        }
+    )
+    objects = Objects.at("s3://bucket/prefix", settings)
+    assert "hidden" not in repr(objects)
+    copy = pickle.loads(pickle.dumps(objects))  # noqa: S301
+    assert copy == objects
+    assert copy.options["secret_access_key"] == "hidden-secret"
+
+
+@unit
+@pytest.mark.parametrize("uri", ["ftp://host/x", "file://otherhost/x", "gs://bucket"])
+def test_other_addresses_are_refused(uri: str) -> None:
+    with pytest.raises(AddressInvalid):
+        Objects.at(uri, load_settings())
+
+
+@unit
+@pytest.mark.parametrize("make", [str, lambda path: f"file://{path}"])
+def test_paths_and_file_uris_mean_the_same(tmp_path: Path, make: Callable[[Path], str]) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    assert listed(Objects.at(make(tmp_path), load_settings())) == ["a"]
+
+
+@unit
+@pytest.mark.parametrize("key", ["../outside", "a/../../outside", "a//b", "a/./b"])
+def test_keys_cannot_leave_their_address(tmp_path: Path, key: str) -> None:
+    objects = Objects.at(str(tmp_path / "inside"), load_settings())
+    with pytest.raises(AddressInvalid):
+        objects.write(key, b"x")
+    assert not list(tmp_path.rglob("outside"))
+
+
+@integration
+def test_wrong_credentials_are_a_clear_refusal(settings: Settings) -> None:
+    wrong = settings.model_copy(update={"s3_secret_access_key": _secret("wrong")})
+    with pytest.raises(StoreRefused, match="credentials"):
+        Objects.at("s3://lake/x", wrong).write("a", b"")
+
+
+@integration
+def test_a_missing_bucket_is_a_clear_refusal(settings: Settings) -> None:
+    with pytest.raises((StoreRefused, FileNotFoundError), match="no-such-bucket"):
+        list(Objects.at("s3://no-such-bucket/x", settings).list())
+
+
+def _secret(text: str) -> Any:
+    from pydantic import SecretStr
+
+    return SecretStr(text)

@@ -1,0 +1,119 @@
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psycopg
+import pytest
+
+from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.needs import (
+    Column,
+    DatabaseSchema,
+    IcebergTable,
+    LakeBucket,
+    Namespace,
+    Need,
+    NeedUnmet,
+)
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings, SettingsInvalid
+from compaction_platform.lake.setup import meet_needs
+
+pytestmark = pytest.mark.integration
+
+EVENTS = IcebergTable(
+    "set_up",
+    "events",
+    (
+        Column("event_id", "string", doc="who it is", required=True),
+        Column("amount", "decimal(38, 0)"),
+        Column("at", "timestamptz"),
+    ),
+    partitioned_by=(("at", "day"), ("event_id", "bucket[4]")),
+    properties=(("write.target-file-size-bytes", "134217728"),),
+)
+
+
+def test_needs_are_met_once_and_then_left_alone(settings: Settings) -> None:
+    elsewhere = settings.model_copy(update={"lake_uri": "s3://made-by-setup/deep"})
+    needs: list[Need] = [LakeBucket(), Namespace("set_up"), EVENTS, DatabaseSchema("set_up")]
+    said: list[str] = []
+    first = meet_needs(needs, elsewhere, said.append)
+    assert [outcome for _, outcome in first] == ["created"] * 4
+    assert said == [f"{need.description}: created" for need in needs]
+    assert [outcome for _, outcome in meet_needs(needs, elsewhere, said.append)] == ["was there"] * 4
+    Objects.at("s3://made-by-setup/deep", settings).write("a", b"")
+    assert settings.hot_postgres_url is not None
+    with psycopg.connect(settings.hot_postgres_url.get_secret_value()) as connection:
+        found = connection.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'set_up'").fetchone()
+    assert found == (1,)
+
+
+def test_a_table_is_made_as_declared_and_spark_reads_it(settings: Settings, spark: Any) -> None:
+    EVENTS.meet(settings)
+    table = open_catalog(settings).load_table(("set_up", "events"))
+    assert [(field.name, str(field.field_type), field.required) for field in table.schema().fields] == [
+        ("event_id", "string", True),
+        ("amount", "decimal(38, 0)", False),
+        ("at", "timestamptz", False),
+    ]
+    assert table.schema().find_field("event_id").doc == "who it is"
+    assert [(field.name, str(field.transform)) for field in table.spec().fields] == [
+        ("at_day", "day"),
+        ("event_id_bucket", "bucket[4]"),
+    ]
+    assert table.properties["write.target-file-size-bytes"] == "134217728"
+    spark.sql("INSERT INTO lake.set_up.events VALUES ('a', 32000000000000000000, timestamp '2026-01-01 00:00:00')")
+    assert spark.table("lake.set_up.events").count() == 1
+
+
+def test_one_need_that_cannot_be_met_does_not_keep_the_others(settings: Settings) -> None:
+    bad = IcebergTable("set_up", "bad", (Column("a", "strng"),))
+    good = Namespace("after_the_bad_one")
+    with pytest.raises(NeedUnmet, match=r"column a has type 'strng'.*Run it again"):
+        meet_needs([bad, good], settings, lambda sentence: None)
+    assert open_catalog(settings).namespace_exists("after_the_bad_one")
+
+
+@pytest.mark.parametrize("name", ["x; DROP SCHEMA public", 'a"b', "../a", "Ä"])
+def test_hostile_names_are_refused(settings: Settings, name: str) -> None:
+    for need in (DatabaseSchema(name), Namespace(name), IcebergTable(name, "t", (Column("a", "long"),))):
+        with pytest.raises(SettingsInvalid, match="not a usable name"):
+            need.meet(settings)
+
+
+def test_a_missing_setting_is_named(settings: Settings) -> None:
+    nothing = settings.model_copy(update={"hot_postgres_url": None})
+    with pytest.raises(SettingsInvalid, match="COMPACTION_HOT_POSTGRES_URL"):
+        DatabaseSchema("a").meet(nothing)
+
+
+def test_the_setup_job_creates_what_the_project_declares(
+    settings: Settings, lake_environment: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    from compaction_platform.definitions import defs
+
+    job = defs().get_job_def("setup")
+    with dg.DagsterInstance.ephemeral() as instance:
+        for expected in ("created", "was there"):
+            result = job.execute_in_process(instance=instance)
+            assert result.success
+            events = result.get_step_success_events()
+            assert len(events) == 1
+            outputs = [event for event in result.all_events if event.is_successful_output]
+            metadata = outputs[0].event_specific_data.metadata  # type: ignore[union-attr]
+            records = {record.data["what"]: record.data["outcome"] for record in metadata["needs"].records}
+            assert records["namespace silver"] == expected
+            assert set(records) >= {"the lake's bucket", "namespace bronze", "database schema compaction"}
+    shown = "".join(capfd.readouterr())
+    assert "namespace silver: created" in shown
+    for secret in (settings.s3_secret_access_key, settings.hot_postgres_url, settings.spark_remote):
+        assert secret is not None
+        assert secret.get_secret_value() not in shown
+
+
+def test_a_local_directory_can_be_the_lake(settings: Settings, tmp_path: Path) -> None:
+    local = settings.model_copy(update={"lake_uri": str(tmp_path / "lake")})
+    assert LakeBucket().meet(local) is True
+    assert LakeBucket().meet(local) is False
+    assert (tmp_path / "lake").is_dir()

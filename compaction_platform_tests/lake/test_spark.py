@@ -1,0 +1,194 @@
+"""Three ways to a session, one behaviour: the same script runs through each of them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spark import (
+    SparkUnreachable,
+    catalog_config,
+    checked_identifier,
+    open_session,
+    qualified_name,
+    task_slots,
+)
+from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform.local.jars import jars_directory
+from compaction_platform.local.state import free_ports
+
+integration = pytest.mark.integration
+unit = pytest.mark.unit
+
+SCRIPT = Path(__file__).with_name("session_script.py")
+
+
+def run_script(environment: dict[str, str], *arguments: str) -> dict[str, Any]:
+    answer = subprocess.run(
+        [sys.executable, str(SCRIPT), *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stderr[-3000:]
+    result: dict[str, Any] = json.loads(answer.stdout.strip().splitlines()[-1])
+    return result
+
+
+def without_remote(lake: EmbeddedLake) -> dict[str, str]:
+    nothing = {"COMPACTION_SPARK_REMOTE": "", "COMPACTION_SPARK_SLOTS": ""}
+    return lake.isolated_environment(os.environ) | nothing
+
+
+@integration
+def test_a_session_over_spark_connect_reads_and_writes_iceberg(spark: Any, settings: Settings) -> None:
+    name = qualified_name(settings, "connect", "numbers")
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.connect")
+    spark.sql(f"CREATE OR REPLACE TABLE {name} (id int, name string) USING iceberg")
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'one'), (2, 'two')")
+    assert sorted((row.id, row.name) for row in spark.table(name).collect()) == [(1, "one"), (2, "two")]
+
+
+@integration
+def test_a_local_session_through_dagster_pyspark_shows_no_secret_and_stops(lake: EmbeddedLake) -> None:
+    result = run_script(without_remote(lake), "table")
+    assert result["rows"] == [[1, "one"], [2, "two"]]
+    assert result["doubled"] == list(range(0, 16, 2))
+    assert "connect" not in result["session_class"]
+    assert result["stopped"] is True
+    for secret in (lake.credentials.secret_access_key, lake.credentials.access_key_id):
+        assert secret not in result["command_lines"], "other users of the machine could read it in the process list"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[str]:
+    """A real standalone master with two workers of one core each."""
+    home = jars_directory().parent
+    port, *others = free_ports(6)
+    url = f"spark://127.0.0.1:{port}"
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    daemons = [["Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(others[0])]]
+    for number in (1, 2):
+        worker = ["--cores", "1", "--memory", "1500M", "--work-dir", str(tmp_path / str(number))]
+        ports = ["--host", "127.0.0.1", "--port", str(others[number]), "--webui-port", str(others[number + 2])]
+        daemons.append(["Worker", url, *worker, *ports])
+    logs = [(tmp_path / f"{number}.log").open("wb") for number in range(3)]
+    processes = [
+        subprocess.Popen(
+            [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind.lower()}.{kind}", *arguments],
+            env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )
+        for (kind, *arguments), log in zip(daemons, logs, strict=True)
+    ]  # fmt: skip
+    try:
+        yield url
+    finally:
+        for process in processes:
+            os.killpg(process.pid, signal.SIGTERM)
+        for process, log in zip(processes, logs, strict=True):
+            process.wait(30)
+            log.close()
+
+
+@integration
+def test_a_cluster_where_an_executor_is_killed_only_costs_a_retry(lake: EmbeddedLake, cluster: str) -> None:
+    environment = without_remote(lake) | {
+        "COMPACTION_SPARK_MASTER": cluster,
+        "COMPACTION_SPARK_CONFIG": json.dumps(
+            {
+                "spark.executor.memory": "1g",
+                "spark.driver.host": "127.0.0.1",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+                "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+                "spark.cores.max": "2",
+            }
+        ),
+    }
+    result = run_script(environment, "kill-executor")
+    assert result["killed"] > 0, "the fault was not injected"
+    assert result["doubled"] == list(range(0, 16, 2))
+
+
+@integration
+def test_slots_are_asked_from_spark_when_not_set(spark: Any, settings: Settings) -> None:
+    assert task_slots(spark, settings.model_copy(update={"spark_slots": None})) == os.cpu_count()
+    assert task_slots(spark, settings.model_copy(update={"spark_slots": 7})) == 7
+
+
+@integration
+def test_a_session_without_the_token_is_refused(lake: EmbeddedLake, settings: Settings) -> None:
+    from pydantic import SecretStr
+
+    wrong = SecretStr(f"sc://localhost:{lake.ports.spark_connect}/;token=wrong")
+    with pytest.raises(SparkUnreachable, match=f"{lake.ports.spark_connect} does not answer.*token") as refused:
+        open_session(settings.model_copy(update={"spark_remote": wrong}))
+    assert "wrong" not in str(refused.value).replace("token right", "")
+
+
+@integration
+def test_servers_listen_on_loopback_only(lake: EmbeddedLake, spark: Any) -> None:
+    addresses = set()
+    for running in lake.running:
+        process = psutil.Process(running.popen.pid)
+        for each in (process, *process.children(recursive=True)):
+            addresses |= {c.laddr.ip for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert addresses
+    assert {re.sub("^::ffff:", "", address) for address in addresses} == {"127.0.0.1"}
+
+
+@unit
+def test_a_server_that_is_not_there_is_known_at_once() -> None:
+    from compaction_platform.lake.settings import load_settings
+
+    (port,) = free_ports(1)
+    settings = load_settings(
+        {"COMPACTION_ENV_FILE": "", "COMPACTION_SPARK_REMOTE": f"sc://127.0.0.1:{port}/;token=t0p"}
+    )
+    with pytest.raises(SparkUnreachable, match=f"sc://127.0.0.1:{port} does not answer") as refused:
+        open_session(settings)
+    assert "t0p" not in str(refused.value)
+
+
+@unit
+def test_a_glue_catalog_needs_no_address() -> None:
+    from compaction_platform.lake.settings import load_settings
+
+    settings = load_settings(
+        {
+            "COMPACTION_ENV_FILE": "",
+            "COMPACTION_CATALOG_KIND": "glue",
+            "COMPACTION_CATALOG_WAREHOUSE": "s3://bucket/warehouse",
+            "COMPACTION_S3_REGION": "eu-west-1",
+        }
+    )
+    config = catalog_config(settings)
+    assert config["spark.sql.catalog.lake"] == "org.apache.iceberg.spark.SparkCatalog"
+    assert config["spark.sql.catalog.lake.type"] == "glue"
+    assert config["spark.sql.catalog.lake.client.region"] == "eu-west-1"
+    assert not [name for name in config if "access-key" in name]
+
+
+@unit
+@pytest.mark.parametrize("name", ["a`b", "a.b", "1a", "", "A", "a;drop", "a b", "ä", "a" * 200])
+def test_names_that_could_become_sql_are_refused(name: str) -> None:
+    from compaction_platform.lake.settings import SettingsInvalid
+
+    with pytest.raises(SettingsInvalid):
+        checked_identifier(name)

@@ -1,0 +1,80 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+unit = pytest.mark.unit
+slow = pytest.mark.integration  # `dg` takes seconds to start
+
+
+def run(project: Path, *command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command,
+        cwd=project,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@unit
+def test_definitions_load_without_touching_anything(project: Path, tmp_path: Path) -> None:
+    """No setting, no server, no network: only files are read. Production without settings must load, too."""
+    script = """
+import socket, subprocess, json
+import dagster  # looks at its own executable when it is imported
+def refuse(*arguments, **named):
+    raise AssertionError("I/O while loading definitions")
+socket.socket.connect = refuse
+subprocess.Popen.__init__ = refuse
+from compaction_platform.definitions import defs
+loaded = defs()
+import sys
+print(json.dumps({
+    "jobs": sorted(job.name for job in loaded.resolve_all_job_defs() if not job.name.startswith("__")),
+    "assets": sorted(key.to_user_string() for key in loaded.resolve_all_asset_keys()),
+    "resources": sorted(loaded.resources),
+    "pyspark": "pyspark.sql" in sys.modules,
+}))
+"""
+    answer = run(project, sys.executable, "-W", "ignore", "-c", script, COMPACTION_PROFILE="production")
+    assert answer.returncode == 0, answer.stderr
+    found = json.loads(answer.stdout.splitlines()[-1])
+    # A change of what the project defines shows here, in review.
+    assert found == {"jobs": ["setup"], "assets": [], "resources": ["lake", "spark"], "pyspark": False}
+
+
+@slow
+def test_dg_checks_the_definitions(project: Path) -> None:
+    answer = run(project, str(Path(sys.executable).with_name("dg")), "check", "defs")
+    assert answer.returncode == 0, answer.stderr
+    assert "All definitions loaded successfully" in answer.stdout
+
+
+@slow
+def test_a_mistake_in_yaml_is_reported_with_file_and_line(project: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(project / "compaction_platform", copy / "compaction_platform")
+    for name in ("pyproject.toml", "workspace.yaml"):
+        shutil.copy(project / name, copy / name)
+    declared = copy / "compaction_platform" / "defs" / "lake" / "defs.yaml"
+    declared.write_text(declared.read_text().replace("namespaces:", "namespasces:"))
+    answer = run(copy, str(Path(sys.executable).with_name("dg")), "check", "yaml", PYTHONPATH=str(copy))
+    assert answer.returncode != 0
+    assert "defs.yaml:" in answer.stdout + answer.stderr
+    assert "namespasces" in answer.stdout + answer.stderr
+
+
+@unit
+def test_the_workspace_names_the_same_module(project: Path) -> None:
+    workspace = yaml.safe_load((project / "workspace.yaml").read_text())
+    (location,) = workspace["load_from"]
+    assert location["python_module"]["module_name"] == "compaction_platform.definitions"
