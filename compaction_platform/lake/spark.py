@@ -8,7 +8,7 @@ machine can read them; a session setting stays inside.
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from compaction_platform.lake.errors import CompactionError
@@ -132,7 +132,7 @@ def _connect(remote: str) -> "SparkSession":
     try:
         # Spark's own client would try for ten minutes; a server that is not there is known at once.
         socket.create_connection((parts.hostname or "", parts.port or SPARK_CONNECT_PORT), timeout=10).close()
-        session: SparkSession = SparkSession.builder.remote(remote).create()
+        session: Any = SparkSession.builder.remote(remote).create()
         # A server that dies while we work is given about a minute to come back, not ten.
         session.client.set_retry_policies([DefaultPolicy(max_retries=8, max_backoff=15_000)])
         session.version  # noqa: B018 (the first call is what connects)
@@ -141,7 +141,7 @@ def _connect(remote: str) -> "SparkSession":
             f"Spark Connect at {address} does not answer ({type(error).__name__}). "
             "Is it running, and is the token right? On a laptop, `compaction up` starts it."
         ) from error
-    return session
+    return cast("SparkSession", session)
 
 
 def task_slots(session: "SparkSession", settings: Settings) -> int:

@@ -1,4 +1,4 @@
-"""Run by test_spark in a process of its own: uses whatever session the environment leads to, through Dagster's resource."""
+"""Run by test_spark in a process of its own: uses the session the environment leads to, through Dagster's resource."""
 
 import json
 import os

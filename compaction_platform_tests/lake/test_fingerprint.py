@@ -1,5 +1,6 @@
 """Fingerprints against an independent model: plain Python values."""
 
+import itertools
 import math
 import random
 from typing import Any
@@ -19,6 +20,11 @@ from compaction_platform.lake.fingerprint import (
 )
 
 pytestmark = pytest.mark.unit
+
+INT, TEXT = pyarrow.int64(), pyarrow.string()
+INTS = pyarrow.list_(INT)
+STRUCT = pyarrow.struct([("a", INT)])
+BERLIN = pyarrow.timestamp("us", "Europe/Berlin")
 
 NAN_WITH_PAYLOAD = memoryview(bytes.fromhex("010000000000f87f")).cast("d")[0]
 
@@ -86,7 +92,7 @@ def cut(table: pyarrow.Table, draw: Any) -> list[pyarrow.RecordBatch]:
     padded = pyarrow.concat_tables([table.slice(0, 1), table, table.slice(0, 1)]).combine_chunks()
     lead = min(1, table.num_rows)
     batches: list[pyarrow.RecordBatch] = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         batches += padded.slice(lead + start, end - start).to_batches()
     return batches
 
@@ -247,10 +253,10 @@ def test_bytes_under_nulls_do_not_count() -> None:
     ("one", "other"),
     [
         (pyarrow.array([0.0]), pyarrow.array([-0.0])),
-        (pyarrow.array([None], pyarrow.int64()), pyarrow.array([0], pyarrow.int64())),
-        (pyarrow.array([""]), pyarrow.array([None], pyarrow.string())),
-        (pyarrow.array([[]], pyarrow.list_(pyarrow.int64())), pyarrow.array([None], pyarrow.list_(pyarrow.int64()))),
-        (pyarrow.array([{"a": None}], pyarrow.struct([("a", pyarrow.int64())])), pyarrow.array([None], pyarrow.struct([("a", pyarrow.int64())]))),
+        (pyarrow.array([None], INT), pyarrow.array([0], INT)),
+        (pyarrow.array([""]), pyarrow.array([None], TEXT)),
+        (pyarrow.array([[]], INTS), pyarrow.array([None], INTS)),
+        (pyarrow.array([{"a": None}], STRUCT), pyarrow.array([None], STRUCT)),
         (pyarrow.array(["ab", "c"]), pyarrow.array(["a", "bc"])),
         (pyarrow.array([[1], [2, 3]]), pyarrow.array([[1, 2], [3]])),
         (pyarrow.array([1], pyarrow.int32()), pyarrow.array([1], pyarrow.int64())),
@@ -268,8 +274,8 @@ def test_what_is_different_stays_different(one: pyarrow.Array, other: pyarrow.Ar
     ("one", "other"),
     [
         (pyarrow.array([math.nan]), pyarrow.array([NAN_WITH_PAYLOAD])),
-        (pyarrow.array([1], pyarrow.timestamp("us", "UTC")), pyarrow.array([1], pyarrow.timestamp("us", "Europe/Berlin"))),
-        (pyarrow.array([[1, 2]], pyarrow.list_(pyarrow.int64(), 2)), pyarrow.array([[1, 2]], pyarrow.list_(pyarrow.int64()))),
+        (pyarrow.array([1], pyarrow.timestamp("us", "UTC")), pyarrow.array([1], BERLIN)),
+        (pyarrow.array([[1, 2]], pyarrow.list_(INT, 2)), pyarrow.array([[1, 2]], INTS)),
     ],
 )  # fmt: skip
 def test_what_is_equal_is_equal(one: pyarrow.Array, other: pyarrow.Array) -> None:
@@ -283,8 +289,8 @@ def test_parquet_keeps_the_fingerprint_whatever_the_row_groups(tmp_path: Any) ->
     table = pyarrow.table(
         {
             "id": [f"{numbers.getrandbits(64):016x}" for _ in range(rows)],
-            "value": pyarrow.array([numbers.choice([None, 1.5, -0.0, math.nan]) for _ in range(rows)], pyarrow.float64()),
-            "tags": pyarrow.array([numbers.choice([None, [], ["a", None]]) for _ in range(rows)], pyarrow.list_(pyarrow.string())),
+            "value": pyarrow.array(numbers.choices([None, 1.5, -0.0, math.nan], k=rows), pyarrow.float64()),
+            "tags": pyarrow.array(numbers.choices([None, [], ["a", None]], k=rows), pyarrow.list_(TEXT)),
             "at": pyarrow.array(range(rows), pyarrow.timestamp("us", "UTC")),
         }
     )  # fmt: skip

@@ -120,8 +120,8 @@ def test_servers_end_when_their_parent_is_killed(places: tuple[Path, Path], port
 import os, signal, sys
 from pathlib import Path
 from compaction_platform.local.processes import Server, start
-listen = {LISTEN!r}
-start(Server("example", [sys.executable, "-c", listen, "{port}"], is_ready=lambda: True), Path({str(places[0])!r}), Path({str(places[1])!r}))
+server = Server("example", [sys.executable, "-c", {LISTEN!r}, "{port}"], is_ready=lambda: True)
+start(server, Path({str(places[0])!r}), Path({str(places[1])!r}))
 signal.pause()
 """
     parent = subprocess.Popen([sys.executable, "-c", parent_code])
