@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 unit = pytest.mark.unit
-slow = pytest.mark.integration  # `dg` takes seconds to start
+slow = pytest.mark.integration  # Dagster takes seconds to load
 
 
 def run(project: Path, *command: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -23,7 +23,7 @@ def run(project: Path, *command: str, **environment: str) -> "subprocess.Complet
     )
 
 
-@unit
+@slow
 def test_definitions_load_without_touching_anything(project: Path, tmp_path: Path) -> None:
     """No setting, no server, no network: only files are read. Production without settings must load, too."""
     script = """

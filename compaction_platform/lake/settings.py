@@ -7,13 +7,14 @@ configured on a laptop. Secrets are SecretStr: they do not show in reprs, logs o
 
 import difflib
 import os
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from compaction_platform.lake.errors import CompactionError
 
@@ -39,7 +40,9 @@ class Profile(StrEnum):
 class Settings(BaseSettings):
     """How this process reaches the lake. Each field is the variable COMPACTION_<FIELD>."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="ignore", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", hide_input_in_errors=True
+    )
 
     profile: Profile = Field(
         Profile.development,
@@ -82,18 +85,6 @@ class Settings(BaseSettings):
         None, description="postgresql://user:password@host:port/database of the hot store."
     )
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # load_settings() gathers the variables itself, so that every source passes the same checks.
-        return (init_settings,)
-
     def variable(self, field: str) -> str:
         return f"{PREFIX}{field.upper()}"
 
@@ -113,26 +104,23 @@ class Settings(BaseSettings):
 REQUIRED_OUTSIDE_DEVELOPMENT = ("lake_uri", "catalog_warehouse")
 
 
-def load_settings(environment: dict[str, str] | None = None) -> Settings:
-    """Read the settings from this process's environment, or a given one. No connection is made.
+def load_settings() -> Settings:
+    """Read the settings of this process. No connection is made.
 
     COMPACTION_ENV_FILE names another file than `.env`; empty, it means none.
     """
-    environment = dict(os.environ) if environment is None else environment
-    env_file = environment.get(ENV_FILE_VARIABLE, ".env")
-    written = {**(_env_file(Path(env_file)) if env_file else {}), **environment}
-    variables = {name.upper(): value for name, value in written.items() if name.upper().startswith(PREFIX)}
-    _refuse_misspelt(variables)
-    profile = variables.get(f"{PREFIX}PROFILE") or Profile.development
-    if profile == Profile.development:
-        variables = {**_env_file(state_directory(environment) / EMBEDDED_LAKE_FILE), **variables}
-    values: dict[str, Any] = {
-        name.removeprefix(PREFIX).lower(): value for name, value in variables.items() if value != ""
-    }
+    env_file = os.environ.get(ENV_FILE_VARIABLE, ".env") or None
+    written = {**(dotenv_values(env_file, interpolate=False) if env_file else {}), **os.environ}
+    _refuse_misspelt({name.upper() for name in written if name.upper().startswith(PREFIX)})
+    profile = written.get(f"{PREFIX}PROFILE") or Profile.development
+    embedded = state_directory() / EMBEDDED_LAKE_FILE if profile == Profile.development else None
+    files = [file for file in (embedded, env_file) if file is not None]  # the later one wins
     try:
-        settings = Settings(**_parsed(values))
+        settings = Settings(_env_file=files)
     except ValidationError as invalid:
         raise SettingsInvalid(_explained(invalid)) from None
+    except SettingsError as invalid:  # a value that should be JSON; its cause would show the value
+        raise SettingsInvalid(f"{invalid}: {PREFIX}SPARK_CONFIG must be a JSON object.") from None
     if settings.profile is not Profile.development:
         settings.require(*REQUIRED_OUTSIDE_DEVELOPMENT, purpose=f"profile {settings.profile}")
         if settings.spark_remote is None and settings.spark_master is None:
@@ -142,9 +130,15 @@ def load_settings(environment: dict[str, str] | None = None) -> Settings:
     return settings
 
 
-def state_directory(environment: dict[str, str] | None = None) -> Path:
+def settings_from(variables: Mapping[str, str]) -> Settings:
+    """Settings from these COMPACTION_* variables alone, whatever this process's environment says."""
+    values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables.items()}
+    return Settings(_env_file=None, _env_prefix="no variable begins like this ", **values)
+
+
+def state_directory() -> Path:
     """Where the embedded lake keeps its state: COMPACTION_STATE_DIR, else `.compaction` in the checkout."""
-    chosen = (os.environ if environment is None else environment).get(STATE_VARIABLE)
+    chosen = os.environ.get(STATE_VARIABLE)
     return Path(chosen).expanduser().resolve() if chosen else project_directory() / ".compaction"
 
 
@@ -154,29 +148,12 @@ def project_directory() -> Path:
     return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
 
 
-def _env_file(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        return {}
-    return {name: value or "" for name, value in dotenv_values(path, interpolate=False).items()}
-
-
-def _refuse_misspelt(variables: dict[str, str]) -> None:
+def _refuse_misspelt(variables: set[str]) -> None:
     known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OTHER_VARIABLES
-    for name in sorted(set(variables) - known):
+    for name in sorted(variables - known):
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]}?" if close else "See .env.example for the ones there are."
         raise SettingsInvalid(f"{name} is not a setting. {hint}")
-
-
-def _parsed(values: dict[str, Any]) -> dict[str, Any]:
-    if "spark_config" in values:
-        import json
-
-        try:
-            values["spark_config"] = json.loads(values["spark_config"])
-        except json.JSONDecodeError as error:
-            raise SettingsInvalid(f"{PREFIX}SPARK_CONFIG is not a JSON object: {error}") from None
-    return {name: value for name, value in values.items() if name in Settings.model_fields}
 
 
 def _explained(invalid: ValidationError) -> str:

@@ -17,7 +17,7 @@ from compaction_platform.lake.settings import (
     PREFIX,
     STATE_VARIABLE,
     Settings,
-    load_settings,
+    settings_from,
 )
 from compaction_platform.lake.spark import session_config
 from compaction_platform.local.postgres import HOT_DATABASE, SUPERUSER, create_hot_database, postgres
@@ -129,7 +129,7 @@ class EmbeddedLake:
         return {**others, **self.variables(), ENV_FILE_VARIABLE: "", STATE_VARIABLE: str(self.directory)}
 
     def settings(self) -> Settings:
-        return load_settings(self.isolated_environment({}))
+        return settings_from(self.variables())
 
     def _env_file(self) -> str:
         return "".join(f"{name}='{value}'\n" for name, value in self.variables().items())

@@ -155,10 +155,10 @@ def test_servers_listen_on_loopback_only(lake: EmbeddedLake, spark: Any) -> None
 
 @unit
 def test_a_server_that_is_not_there_is_known_at_once() -> None:
-    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.settings import settings_from
 
     (port,) = free_ports(1)
-    settings = load_settings(
+    settings = settings_from(
         {"COMPACTION_ENV_FILE": "", "COMPACTION_SPARK_REMOTE": f"sc://127.0.0.1:{port}/;token=t0p"}
     )
     with pytest.raises(SparkUnreachable, match=f"sc://127.0.0.1:{port} does not answer") as refused:
@@ -168,11 +168,10 @@ def test_a_server_that_is_not_there_is_known_at_once() -> None:
 
 @unit
 def test_a_glue_catalog_needs_no_address() -> None:
-    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.settings import settings_from
 
-    settings = load_settings(
+    settings = settings_from(
         {
-            "COMPACTION_ENV_FILE": "",
             "COMPACTION_CATALOG_KIND": "glue",
             "COMPACTION_CATALOG_WAREHOUSE": "s3://bucket/warehouse",
             "COMPACTION_S3_REGION": "eu-west-1",
