@@ -171,3 +171,10 @@ def checked_identifier(name: str) -> str:
             f"{name!r} is not a usable name: lower-case letters, digits and underscores, not starting with a digit."
         )
     return name
+
+
+if __name__ == "__main__":
+    # For spark-defaults.conf: `python -m compaction_platform.lake.spark > $SPARK_CONF_DIR/spark-defaults.conf`
+    import sys
+
+    sys.stdout.writelines(f"{name} {value}\n" for name, value in session_config().items())
