@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import project_directory, state_directory
+from compaction_platform.lake.settings import EMBEDDED_LAKE_FILE, project_directory, state_directory
 
 if TYPE_CHECKING:
     from compaction_platform.local.embedded import EmbeddedLake
+    from compaction_platform.local.state import StateDirectory
 
 app = typer.Typer(
     help="Keeps a data lake healthy: small files become large ones, hot data becomes cold, with proof.",
@@ -71,7 +72,7 @@ def up(
     from compaction_platform.local.embedded import EmbeddedLake
 
     with _stoppable(), EmbeddedLake(state_directory(), spark=spark, new_ports=new_ports, say=console.print) as lake:
-        console.print(_addresses(lake))
+        console.print(_addresses(lake.state))
         console.print("Ctrl-C (or `compaction down` elsewhere) stops it. The data stays.")
         _wait_while_healthy(lake)
 
@@ -87,8 +88,8 @@ def dev(new_ports: NewPorts = False) -> None:
         home = dagster_home(lake.state, project)
         lake.add(daemon(project, home, lake.variables()), wait=False)
         lake.add(webserver(project, home, lake.ports.dagster, lake.variables()))
-        console.print(_addresses(lake))
-        console.print(f"Dagster: [bold]http://127.0.0.1:{lake.ports.dagster}[/bold]   Ctrl-C stops everything.")
+        console.print(_addresses(lake.state))
+        console.print(f"Open [bold]http://127.0.0.1:{lake.ports.dagster}[/bold]   Ctrl-C stops everything.")
         _wait_while_healthy(lake)
 
 
@@ -122,18 +123,19 @@ def status() -> None:
         console.print("The embedded lake was never started here. `compaction up` starts it.")
         raise typer.Exit(1)
     state = StateDirectory(state_directory())
-    owner = state.owner()
     table = Table("server", "state", "process")
-    records = [ProcessRecord.read(path) for path in sorted(state.records.glob("*.json"))]
-    for path, record in zip(sorted(state.records.glob("*.json")), records, strict=True):
+    for path in sorted(state.records.glob("*.json")):
+        record = ProcessRecord.read(path)
         alive = record is not None and record.process() is not None
         table.add_row(path.stem, "runs" if alive else "dead", str(record.pid) if record else "?")
-    if records:
+    if table.row_count:
         console.print(table)
-    console.print(
-        f"run by process {owner.pid}" if owner else "The embedded lake is not running. `compaction up` starts it."
-    )
-    raise typer.Exit(0 if owner else 1)
+    owner = state.owner()
+    if owner is None:
+        console.print("The embedded lake is not running. `compaction up` starts it.")
+        raise typer.Exit(1)
+    console.print(_addresses(state))
+    console.print(f"run by process {owner.pid}")
 
 
 @app.command()
@@ -165,17 +167,27 @@ def demo_directory() -> Path:
     return state_directory() / "demo"
 
 
-def _addresses(lake: "EmbeddedLake") -> Table:
+def _addresses(state: "StateDirectory") -> Table:
+    """Where the servers that are recorded as running can be reached."""
     from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET
 
+    ports = state.ports()
+    where = {
+        "seaweedfs": [
+            ("S3", f"http://127.0.0.1:{ports.s3}   (bucket {BUCKET})"),
+            ("Iceberg REST", f"http://127.0.0.1:{ports.iceberg}   (warehouse s3://{TABLE_BUCKET})"),
+        ],
+        "postgres": [("PostgreSQL", f"127.0.0.1:{ports.postgres}")],
+        "spark": [("Spark Connect", f"sc://localhost:{ports.spark_connect}")],
+        "dagster-webserver": [("Dagster", f"http://127.0.0.1:{ports.dagster}")],
+    }
     table = Table("what", "where")
-    table.add_row("S3", f"http://127.0.0.1:{lake.ports.s3}   (bucket {BUCKET})")
-    table.add_row("Iceberg REST", f"http://127.0.0.1:{lake.ports.iceberg}   (warehouse s3://{TABLE_BUCKET})")
-    table.add_row("PostgreSQL", f"127.0.0.1:{lake.ports.postgres}")
-    if lake.has_spark:
-        table.add_row("Spark Connect", f"sc://localhost:{lake.ports.spark_connect}")
-    table.add_row("credentials", f"{lake.state.path / 'lake.env'}   (only you can read it)")
-    table.add_row("logs", str(lake.state.logs))
+    for server, rows in where.items():
+        if (state.records / f"{server}.json").exists():
+            for row in rows:
+                table.add_row(*row)
+    table.add_row("credentials", f"{state.path / EMBEDDED_LAKE_FILE}   (only you can read it)")
+    table.add_row("logs", str(state.logs))
     return table
 
 

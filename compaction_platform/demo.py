@@ -98,4 +98,4 @@ def _set_up(advance: Callable[[float], None]) -> str:
         result = job.execute_in_process(run_config=quietly, instance=instance, raise_on_error=False)
     if not result.success:
         raise DemoFailed("the set-up job failed; run it in Dagster (`make dev`) to see its log.")
-    return "buckets, namespaces and database schemas are there"
+    return "the bucket, namespaces and database schemas are there"

@@ -5,6 +5,7 @@ One thing to know: times and etags are the store's own, and a write is visible w
 """
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +45,10 @@ class ObjectExists(CompactionError):
 
 class ObjectChanged(CompactionError):
     """The object is not the version that was asked for any more, or is gone."""
+
+
+class ObjectMissing(CompactionError):
+    """Nothing is stored under this key."""
 
 
 class StoreRefused(CompactionError):
@@ -88,7 +93,9 @@ class Objects:
     @cached_property
     def _store(self) -> LocalStore | S3Store:
         if self._local:
-            return LocalStore(prefix=self._local, mkdir=True)
+            if not self._local.is_dir():
+                raise FileNotFoundError(errno.ENOENT, "no such directory", str(self._local))
+            return LocalStore(prefix=self._local)
         bucket, _, prefix = self.uri.removeprefix("s3://").partition("/")
         if not bucket:
             raise AddressInvalid(f"{self.uri} names no bucket: s3://bucket/prefix is wanted.")
@@ -99,8 +106,11 @@ class Objects:
         return local_directory(self.uri) if self.uri.startswith("file://") else None
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        """Everything below a prefix (whole path segments), page by page: memory does not grow with the count."""
-        with self._explained(prefix):
+        """Everything below a prefix (whole path segments), page by page: memory does not grow with the count.
+
+        A directory that does not exist holds nothing, as a prefix of S3 without objects does.
+        """
+        with self._explained(prefix), contextlib.suppress(FileNotFoundError):
             for page in obstore.list(self._store, prefix=prefix.strip("/") or None, chunk_size=LIST_CHUNK):
                 for entry in page:
                     yield _stored(entry)
@@ -182,7 +192,7 @@ class Objects:
         except PreconditionError:
             raise ObjectChanged(f"{where} is not the version that was listed any more.") from None
         except FileNotFoundError:
-            raise
+            raise ObjectMissing(f"{where} does not exist.") from None
         except InvalidPathError as error:
             raise StoreRefused(
                 f"below {self.uri} there is a key that cannot be handled safely ({_first_line(error)}). "

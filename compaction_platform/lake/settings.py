@@ -2,7 +2,8 @@
 
 Values come, strongest first, from COMPACTION_* variables, from `.env`, and in the development profile from
 the file that a running embedded lake leaves in the state directory. That is why nothing needs to be
-configured on a laptop. Secrets are SecretStr: they do not show in reprs, logs or errors.
+configured on a laptop. An empty line in a file says nothing; a variable that is set to nothing wins over the
+files and means "not that". Secrets are SecretStr: they do not show in reprs, logs or errors.
 """
 
 import difflib
@@ -116,7 +117,7 @@ def load_settings() -> Settings:
     embedded = state_directory() / EMBEDDED_LAKE_FILE if profile == Profile.development else None
     files = [file for file in (embedded, env_file) if file is not None]  # the later one wins
     try:
-        settings = Settings(_env_file=files)
+        settings = Settings(_env_file=files, **_set_to_nothing())
     except ValidationError as invalid:
         raise SettingsInvalid(_explained(invalid)) from None
     except SettingsError as invalid:  # a value that should be JSON; its cause would show the value
@@ -146,6 +147,15 @@ def project_directory() -> Path:
     """The checkout this package is installed from, else the current directory."""
     checkout = Path(__file__).resolve().parents[2]
     return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
+
+
+def _set_to_nothing() -> dict[str, Any]:
+    fields = Settings.model_fields.items()
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in fields
+        if os.environ.get(f"{PREFIX}{name.upper()}") == ""
+    }
 
 
 def _refuse_misspelt(variables: set[str]) -> None:

@@ -26,6 +26,10 @@ def meet_needs(needs: Sequence[Need], settings: Settings, say: Callable[[str], N
         except CompactionError as error:
             outcome = "failed"
             problems.append(str(error))
+        except Exception as error:  # noqa: BLE001 (whatever a store or database answers is this need's outcome)
+            outcome = "failed"
+            first_line = (str(error).strip() or "no message").splitlines()[0]
+            problems.append(f"{need.description}: {type(error).__name__}: {first_line}.")
         say(f"{need.description}: {outcome}")
         outcomes.append((need.description, outcome))
     if problems:

@@ -133,8 +133,8 @@ def _connect(remote: str) -> "SparkSession":
         # Spark's own client would try for ten minutes; a server that is not there is known at once.
         socket.create_connection((parts.hostname or "", parts.port or SPARK_CONNECT_PORT), timeout=10).close()
         session: Any = SparkSession.builder.remote(remote).create()
-        # A server that dies while we work is given about a minute to come back, not ten.
-        session.client.set_retry_policies([DefaultPolicy(max_retries=8, max_backoff=15_000)])
+        # A server that dies while we work is given half a minute to come back, not ten.
+        session.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=15_000)])
         session.version  # noqa: B018 (the first call is what connects)
     except (OSError, PySparkException) as error:
         raise SparkUnreachable(

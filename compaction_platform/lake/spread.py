@@ -12,6 +12,7 @@ import heapq
 import math
 import os
 import pickle
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -203,4 +204,7 @@ def _raise_if_lost(session: "SparkSession", cause: Exception) -> None:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0][:300]
+    """The one line that says something: gRPC hides it behind "details"."""
+    text = str(error).strip()
+    details = re.search(r'details = "(.*)"', text)
+    return (details[1] if details else text.split("\n", 1)[0])[:300]

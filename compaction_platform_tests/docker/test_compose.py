@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from compaction_platform.local.jars import jars_directory
 from compaction_platform.local.postgres import postgres, postgres_binaries
 from compaction_platform.local.processes import start
 from compaction_platform.local.state import StateDirectory, free_ports
+from compaction_platform_tests.running import run_job
 
 SECRETS = {"POSTGRES_PASSWORD": "pg0secret", "S3_ACCESS_KEY_ID": "s3id0", "S3_SECRET_ACCESS_KEY": "s3secret0"}
 OUR_IMAGE = "compaction-platform"
@@ -185,23 +185,6 @@ def start_postgres(host: PlainHost) -> None:
         connection.execute((host.project / "docker" / "create-hot-database.sql").read_text())
 
 
-def graphql(host: PlainHost, query: str, **variables: Any) -> Any:
-    body = json.dumps({"query": query, "variables": variables}).encode()
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{host.ports['3000']}/graphql", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 (loopback)
-        content = json.loads(answer.read())
-    assert "errors" not in content, content
-    return content["data"]
-
-
-LAUNCH = """mutation Launch($selector: JobOrPipelineSelector!) {
-  launchRun(executionParams: {selector: $selector, runConfigData: {}}) {
-    __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } } }"""
-STATUS = """query Status($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"""
-
-
 @pytest.mark.integration
 def test_all_services_come_up_healthy_and_run_the_setup_job(host: PlainHost) -> None:
     start_postgres(host)
@@ -216,18 +199,7 @@ def test_all_services_come_up_healthy_and_run_the_setup_job(host: PlainHost) -> 
             host.start(name)
         for name in group:
             host.wait_until_healthy(name)
-    selector = {
-        "repositoryLocationName": "compaction_platform",
-        "repositoryName": "__repository__",
-        "pipelineName": "setup",
-    }
-    launched = graphql(host, LAUNCH, selector=selector)["launchRun"]
-    assert launched["__typename"] == "LaunchRunSuccess", launched
-    run_id = launched["run"]["runId"]
-    deadline = time.monotonic() + 120
-    while (status := graphql(host, STATUS, id=run_id)["runOrError"]["status"]) not in ("SUCCESS", "FAILURE"):
-        assert time.monotonic() < deadline, status
-        time.sleep(0.5)
+    run_id, status = run_job(f"http://127.0.0.1:{host.ports['3000']}", "setup")
     logs = "\n".join((host.place / f"{name}.log").read_text()[-3000:] for name in ("user-code", "daemon"))
     assert status == "SUCCESS", logs
 

@@ -3,101 +3,44 @@
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
-from compaction_platform.local.processes import ProcessRecord
 from compaction_platform.local.state import StateDirectory
+from compaction_platform_tests.running import Command, assert_all_gone, compaction
 
 pytestmark = pytest.mark.integration
-
-COMPACTION = [sys.executable, "-c", "from compaction_platform.cli import main; main()"]
-
-
-class Command:
-    """A running `compaction` command whose output can be awaited."""
-
-    def __init__(self, *arguments: str, state: Path) -> None:
-        self.log = state.with_name(f"{state.name}-{arguments[0]}-{time.monotonic_ns()}.log")
-        self.state = state
-        environment = {**os.environ, "COMPACTION_STATE_DIR": str(state), "COLUMNS": "300"}
-        with self.log.open("wb") as output:
-            self.popen = subprocess.Popen(
-                [*COMPACTION, *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-
-    @property
-    def output(self) -> str:
-        return self.log.read_text()
-
-    def wait_for(self, text: str, seconds: float = 60) -> None:
-        deadline = time.monotonic() + seconds
-        while text not in self.output:
-            assert self.popen.poll() is None, f"ended with {self.popen.returncode}: {self.output}"
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.05)
-
-    def servers(self) -> list[psutil.Process]:
-        records = [ProcessRecord.read(path) for path in (self.state / "processes").glob("*.json")]
-        processes = [record.process() for record in records if record]
-        return [process for process in processes if process]
-
-    def server(self, name: str) -> psutil.Process:
-        record = ProcessRecord.read(self.state / "processes" / f"{name}.json")
-        process = record.process() if record else None
-        assert process is not None
-        return process
 
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
     directory = tmp_path / "state"
     yield directory
-    run(directory, "down")
-
-
-def run(state: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = {**os.environ, "COMPACTION_STATE_DIR": str(state), "COLUMNS": "300"}
-    return subprocess.run(
-        [*COMPACTION, *arguments], env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-
-
-def assert_all_gone(processes: list[psutil.Process]) -> None:
-    assert processes, "there was nothing to look at"
-    _, alive = psutil.wait_procs(processes, timeout=20)
-    assert alive == []
+    compaction(directory, "down")
 
 
 def test_up_status_down(state: Path) -> None:
-    assert run(state, "status").returncode == 1
+    assert compaction(state, "status").returncode == 1
     up = Command("up", "--no-spark", state=state)
     up.wait_for("Ctrl-C")
     servers = up.servers()
     assert len(servers) == 2
-    status = run(state, "status")
+    status = compaction(state, "status")
     assert status.returncode == 0
     assert "runs" in status.stdout
-    second = run(state, "up", "--no-spark")
+    second = compaction(state, "up", "--no-spark")
     assert second.returncode == 1
     assert f"already run by process {up.popen.pid}" in second.stderr
     secrets = (state / "credentials.json").read_text()
     assert not [line for line in secrets.split('"') if len(line) > 15 and line in up.output], "a secret was printed"
-    down = run(state, "down")
+    down = compaction(state, "down")
     assert "stopped the lake" in down.stdout
     assert up.popen.wait(30) == 130
     assert_all_gone(servers)
-    assert run(state, "status").returncode == 1
+    assert compaction(state, "status").returncode == 1
     assert not (state / "lake.env").exists()
 
 
@@ -145,7 +88,7 @@ def test_a_taken_port_is_said_and_new_ports_help(state: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        refused = run(state, "up", "--no-spark")
+        refused = compaction(state, "up", "--no-spark")
         assert refused.returncode == 1
         assert f"port {port}, remembered for postgres, is taken" in refused.stderr
         assert list((state / "processes").iterdir()) == []
@@ -185,7 +128,7 @@ def test_a_damaged_database_directory_is_explained_and_nothing_is_left_running(s
     with EmbeddedLake(state, spark=False):
         pass
     (state / "data" / "postgres" / "PG_VERSION").write_text("9.1\n")
-    refused = run(state, "up", "--no-spark")
+    refused = compaction(state, "up", "--no-spark")
     assert refused.returncode == 1
     assert "error: postgres ended by itself" in refused.stderr
     assert "incompatible" in refused.stderr, "the server's own words are shown"

@@ -58,6 +58,8 @@ def main() -> None:
 
     @dg.op
     def use_spark(spark: SparkResource) -> None:
+        if marker and "connect" in type(spark.session).__module__:
+            raise AssertionError("this would kill the embedded lake's Spark, not an executor of the cluster")
         if "table" in wanted:
             result["rows"] = use_table(spark.session)
         result.update(use_spread(spark, marker))

@@ -14,6 +14,7 @@ from compaction_platform.lake.objects import (
     AddressInvalid,
     ObjectChanged,
     ObjectExists,
+    ObjectMissing,
     Objects,
     StoreRefused,
 )
@@ -230,9 +231,18 @@ def test_wrong_credentials_are_a_clear_refusal(settings: Settings) -> None:
         Objects.at("s3://lake/x", wrong).write("a", b"")
 
 
+def test_what_is_not_there_is_missing_and_looking_for_it_creates_nothing(objects: Objects, tmp_path: Path) -> None:
+    with pytest.raises(ObjectMissing, match="nothing-here does not exist"):
+        objects.read("nothing-here")
+    assert objects.stat("nothing-here") is None
+    assert list(objects.list()) == []
+    assert objects.delete(["nothing-here"]) == {}
+    assert not (tmp_path / "store").exists()
+
+
 @integration
 def test_a_missing_bucket_is_a_clear_refusal(settings: Settings) -> None:
-    with pytest.raises((StoreRefused, FileNotFoundError), match="no-such-bucket"):
+    with pytest.raises(StoreRefused, match="no-such-bucket"):
         list(Objects.at("s3://no-such-bucket/x", settings).list())
 
 

@@ -44,6 +44,18 @@ def test_the_environment_wins_over_env_file_and_embedded_lake(load: Load, tmp_pa
     assert (settings.lake_uri, settings.s3_region) == ("s3://variable", "file")
 
 
+def test_an_empty_line_in_a_file_says_nothing(load: Load, tmp_path: Path) -> None:
+    """A copy of .env.example does not switch the embedded lake off."""
+    (tmp_path / "lake.env").write_text("COMPACTION_LAKE_URI='s3://embedded'\n")
+    (tmp_path / "my.env").write_text("COMPACTION_LAKE_URI=\n")
+    assert load(COMPACTION_ENV_FILE=str(tmp_path / "my.env")).lake_uri == "s3://embedded"
+
+
+def test_a_variable_set_to_nothing_wins_over_files(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "lake.env").write_text("COMPACTION_SPARK_REMOTE='sc://embedded:1'\n")
+    assert load(COMPACTION_SPARK_REMOTE="").spark_remote is None
+
+
 def test_production_never_looks_at_the_embedded_lake(load: Load, tmp_path: Path) -> None:
     (tmp_path / "lake.env").write_text("COMPACTION_S3_ENDPOINT='http://127.0.0.1:1'\n")
     assert load(**PRODUCTION).s3_endpoint is None

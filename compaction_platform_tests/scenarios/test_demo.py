@@ -1,9 +1,7 @@
 """The demo as a stranger runs it, and killed at an awkward moment."""
 
-import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,19 +9,20 @@ import psutil
 import pytest
 
 from compaction_platform.local.processes import ProcessRecord
+from compaction_platform_tests.running import COMPACTION, environment
 
 pytestmark = pytest.mark.integration
 
-DEMO = [sys.executable, "-c", "from compaction_platform.cli import main; main()", "demo"]
+DEMO = [*COMPACTION, "demo"]
 
 
 def test_the_demo_runs_again_after_being_killed_in_the_middle_of_its_work(tmp_path: Path) -> None:
     # Settings of the user that lead elsewhere must not be touched by a demo.
     elsewhere = {"COMPACTION_LAKE_URI": "s3://production", "COMPACTION_S3_ENDPOINT": "http://127.0.0.1:9"}
-    environment = {**os.environ, **elsewhere, "COMPACTION_STATE_DIR": str(tmp_path), "COLUMNS": "200"}
+    variables = {**environment(tmp_path), **elsewhere}
     log = tmp_path / "first.log"
     with log.open("wb") as output:
-        first = subprocess.Popen(DEMO, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        first = subprocess.Popen(DEMO, env=variables, stdout=output, stderr=subprocess.STDOUT)
     records = tmp_path / "demo" / "processes"
     lake_file = tmp_path / "demo" / "lake.env"
     deadline = time.monotonic() + 60
@@ -37,7 +36,7 @@ def test_the_demo_runs_again_after_being_killed_in_the_middle_of_its_work(tmp_pa
     first.kill()
     first.wait()
 
-    second = subprocess.run(DEMO, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    second = subprocess.run(DEMO, env=variables, capture_output=True, text=True, timeout=180, check=False)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "Traceback" not in second.stderr
     assert re.search(r"300,000 rows decoded with checksums", second.stdout)
