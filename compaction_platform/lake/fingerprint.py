@@ -18,6 +18,7 @@ These are hashes against accidents (xxh3 and a 64-bit mix), not against an adver
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy
@@ -141,30 +142,54 @@ def canonical(array: pyarrow.Array) -> pyarrow.Array:
     return array if kind == wanted else array.cast(wanted)
 
 
-def _fixed_width_bytes(array: pyarrow.Array) -> Array:
-    """The value bytes of an array without nulls, NaNs made one."""
+def _validity(array: pyarrow.Array) -> Array:
+    """One byte for each value: 1, or 0 for null. Read from the bitmap: three times faster than asking Arrow."""
+    if not array.null_count:
+        return _ones(len(array))
+    first_byte, first_bit = divmod(array.offset, 8)
+    bitmap = numpy.frombuffer(array.buffers()[0], numpy.uint8, offset=first_byte)
+    return numpy.unpackbits(bitmap, bitorder="little", count=first_bit + len(array))[first_bit:]
+
+
+@lru_cache(maxsize=4)
+def _ones(count: int) -> Array:
+    return numpy.ones(count, numpy.uint8)
+
+
+def _fixed_width_values(array: pyarrow.Array) -> Array:
+    """The values, zero in the place of nulls, NaNs made one."""
     kind = array.type
     if pyarrow.types.is_boolean(kind):
-        return cast(Array, array.cast(pyarrow.uint8()).to_numpy())
-    if pyarrow.types.is_floating(kind):
-        values: Array = array.to_numpy()
-        nan = numpy.isnan(values)
-        return numpy.where(nan, values.dtype.type(numpy.nan), values) if nan.any() else values
+        return cast(Array, array.cast(pyarrow.uint8()).fill_null(0).to_numpy())
     width = kind.byte_width
     buffer = array.buffers()[1]
-    if buffer is None:
-        return numpy.empty(0, numpy.uint8)
-    return numpy.frombuffer(buffer, numpy.uint8, len(array) * width, array.offset * width)
+    if buffer is None or len(array) == 0:
+        return numpy.zeros(len(array) * width, numpy.uint8)
+    if width not in (1, 2, 4, 8):
+        bytes_ = numpy.frombuffer(buffer, numpy.uint8, len(array) * width, array.offset * width)
+        return bytes_ if not array.null_count else bytes_.reshape(-1, width) * _validity(array)[:, None]
+    values: Array = numpy.frombuffer(buffer, f"<u{width}", len(array), array.offset * width)
+    if array.null_count:
+        values = values * _validity(array)
+    if pyarrow.types.is_floating(kind):
+        numbers = values.view(f"<f{width}")
+        nan = numpy.isnan(numbers)
+        if nan.any():
+            return numpy.where(nan, numbers.dtype.type(numpy.nan), numbers)
+    return values
 
 
 def _binary_parts(array: pyarrow.Array) -> tuple[Array, Array]:
-    """Offsets and value bytes of a large_string or large_binary array without nulls."""
+    """Lengths (0 for nulls) of a large_string or large_binary array, and the bytes of its values in sequence."""
     _, offsets_buffer, values_buffer = array.buffers()
     if offsets_buffer is None or len(array) == 0:
-        return numpy.zeros(1, numpy.int64), numpy.empty(0, numpy.uint8)
-    offsets = numpy.frombuffer(offsets_buffer, numpy.int64, len(array) + 1, array.offset * 8)
+        return numpy.zeros(len(array), numpy.int64), numpy.empty(0, numpy.uint8)
+    offsets = numpy.frombuffer(offsets_buffer, "<i8", len(array) + 1, array.offset * 8)
+    lengths = numpy.diff(offsets)
+    if array.null_count and (lengths * (1 - _validity(array))).any():
+        return _binary_parts(array.fill_null(""))  # there are bytes under nulls
     values = numpy.empty(0, numpy.uint8) if values_buffer is None else numpy.frombuffer(values_buffer, numpy.uint8)
-    return offsets, values
+    return lengths, values[offsets[0] : offsets[-1]]
 
 
 def _struct_fields(array: pyarrow.Array) -> list[tuple[str, pyarrow.Array]]:
@@ -172,15 +197,12 @@ def _struct_fields(array: pyarrow.Array) -> list[tuple[str, pyarrow.Array]]:
 
 
 def _list_parts(array: pyarrow.Array) -> tuple[Array, list[tuple[str, pyarrow.Array]]]:
-    """Lengths of the lists (or maps) of an array without nulls, and their items in sequence."""
-    kind = array.type
-    if pyarrow.types.is_map(kind):
-        offsets = array.offsets.to_numpy()
-        start, end = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
-        pieces = [("key", array.keys), ("value", array.items)]
-        # keys and items span the whole buffer where the array is a slice
-        return numpy.diff(offsets), [(name, piece.slice(start, end - start)) for name, piece in pieces]
-    lengths = pyarrow.compute.list_value_length(array).to_numpy()
+    """Lengths (0 for nulls) of lists or maps, and their items in sequence, without any under nulls."""
+    if pyarrow.types.is_map(array.type):
+        # A map is a list of entries; seen as one, Arrow knows how to leave out what is under nulls.
+        entry = pyarrow.struct([("key", array.type.key_type), ("value", array.type.item_type)])
+        array = array.cast(pyarrow.list_(entry))
+    lengths = pyarrow.compute.list_value_length(array).fill_null(0).to_numpy()
     return lengths, [("item", array.flatten())]
 
 
@@ -193,49 +215,49 @@ class _Node:
     def __init__(self, kind: pyarrow.DataType) -> None:
         self.kind = kind
         self.count = 0
-        self.null_positions = xxhash.xxh3_128()
+        self.validity = xxhash.xxh3_128()
         self.values = xxhash.xxh3_128()
         self.lengths = xxhash.xxh3_128()
-        self.pieces: list[_Node] = []
-        if pyarrow.types.is_struct(kind):
-            self.pieces = [_Node(field.type) for field in kind]
-        elif pyarrow.types.is_map(kind):
-            self.pieces = [_Node(kind.key_type), _Node(kind.item_type)]
-        elif _is_list(kind):
-            self.pieces = [_Node(kind.value_type)]
+        self.pieces = [_Node(piece) for piece in _piece_types(kind)]
 
     def update(self, array: pyarrow.Array) -> None:
         array = canonical(array)
-        first = self.count
         self.count += len(array)
         if pyarrow.types.is_null(self.kind):
             return
-        if array.null_count:
-            # Positions, not a bitmap: bitmaps of two cuts of the same rows do not line up.
-            positions = numpy.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))
-            self.null_positions.update((positions + first).astype("<i8").data)
-            array = array.drop_null()
+        # Bytes, not bits: bitmaps of two cuts of the same rows do not line up.
+        self.validity.update(_validity(array).data)
         if pyarrow.types.is_struct(self.kind):
-            for node, (_, piece) in zip(self.pieces, _struct_fields(array), strict=True):
-                node.update(piece)
+            pieces = _struct_fields(array.drop_null() if array.null_count else array)
         elif self.pieces:
             lengths, pieces = _list_parts(array)
-            self.lengths.update(lengths.astype("<i8").data)
-            for node, (_, piece) in zip(self.pieces, pieces, strict=True):
-                node.update(piece)
+            self.lengths.update(lengths.astype("<i8", copy=False).data)
         elif _is_binary_like(self.kind):
-            offsets, values = _binary_parts(array)
-            self.lengths.update(numpy.diff(offsets).astype("<i8", copy=False).data)
-            self.values.update(values[offsets[0] : offsets[-1]].data)
+            lengths, values = _binary_parts(array)
+            self.lengths.update(lengths.data)
+            self.values.update(values.data)
+            return
         else:
-            self.values.update(numpy.ascontiguousarray(_fixed_width_bytes(array)).data)
+            self.values.update(numpy.ascontiguousarray(_fixed_width_values(array)).view(numpy.uint8).data)
+            return
+        for node, (_, piece) in zip(self.pieces, pieces, strict=True):
+            node.update(piece)
 
     def finish(self, into: "xxhash.xxh3_128") -> None:
         into.update(self.count.to_bytes(8, "little"))
-        for part in (self.null_positions, self.lengths, self.values):
+        for part in (self.validity, self.lengths, self.values):
             into.update(part.digest())
         for piece in self.pieces:
             piece.finish(into)
+
+
+def _piece_types(kind: pyarrow.DataType) -> list[pyarrow.DataType]:
+    """What a nested type is made of."""
+    if pyarrow.types.is_struct(kind):
+        return [field.type for field in kind]
+    if pyarrow.types.is_map(kind):
+        return [pyarrow.struct([("key", kind.key_type), ("value", kind.item_type)])]
+    return [kind.value_type] if _is_list(kind) else []
 
 
 class InOrder:
@@ -307,7 +329,7 @@ def _hash_words(matrix: Array) -> Array:
 
 
 def _hash_fixed_width(array: pyarrow.Array) -> Array:
-    values = numpy.ascontiguousarray(_fixed_width_bytes(array)).view(numpy.uint8)
+    values = _fixed_width_values(array).view(numpy.uint8)
     if len(array) == 0:
         return numpy.empty(0, numpy.uint64)
     width = values.size // len(array)
@@ -317,12 +339,11 @@ def _hash_fixed_width(array: pyarrow.Array) -> Array:
 
 
 def _hash_binary(array: pyarrow.Array) -> Array:
-    offsets, values = _binary_parts(array)
-    lengths = numpy.diff(offsets)
-    starts = offsets[:-1] - offsets[0]
-    padded = numpy.zeros(int(offsets[-1] - offsets[0]) + 8, numpy.uint8)
-    padded[:-8] = values[offsets[0] : offsets[-1]]
-    at_any_byte = numpy.ndarray((padded.size - 7,), "<u8", padded, strides=(1,))
+    lengths, values = _binary_parts(array)
+    starts = numpy.cumsum(lengths) - lengths
+    padded = numpy.zeros(values.size + 8, numpy.uint8)
+    padded[:-8] = values
+    at_any_byte: Array = numpy.ndarray((padded.size - 7,), "<u8", padded, strides=(1,))
     hashes = _mix(lengths.astype(numpy.uint64))
     active = numpy.flatnonzero(lengths > 0)
     word = 0
@@ -361,9 +382,8 @@ def _hash(array: pyarrow.Array) -> Array:
     hashes = numpy.full(len(array), _NULL)
     if pyarrow.types.is_null(array.type):
         return hashes
-    valid = slice(None)
+    valid = _validity(array).view(numpy.bool_)
     if array.null_count:
-        valid = array.is_valid().to_numpy(zero_copy_only=False)
         array = array.drop_null()
     kind = array.type
     if pyarrow.types.is_struct(kind):
