@@ -58,10 +58,16 @@ def require_java():
 
     try:
         find_java()
+        return
     except JavaMissing as missing:
-        if not apt_install("openjdk-17-jre-headless"):
-            stop("%s" % missing)
+        problem = missing
+    # Newer Debians no longer carry 17; their default is newer, which is fine.
+    if not (apt_install("openjdk-17-jre-headless") or apt_install("default-jre-headless")):
+        stop("%s" % problem)
+    try:
         find_java()
+    except JavaMissing as missing:
+        stop("%s" % missing)
 
 
 def make_environment():

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import os
 import signal
 import sys
 import time
@@ -86,8 +87,9 @@ def dev(new_ports: NewPorts = False) -> None:
     project = project_directory()
     with _stoppable(), EmbeddedLake(state_directory(), new_ports=new_ports, say=console.print) as lake:
         home = dagster_home(lake.state, project)
-        lake.add(daemon(project, home, lake.variables()), wait=False)
-        lake.add(webserver(project, home, lake.ports.dagster, lake.variables()))
+        overrides = lake.overrides(os.environ)
+        lake.add(daemon(project, home, overrides), wait=False)
+        lake.add(webserver(project, home, lake.ports.dagster, overrides))
         console.print(_addresses(lake.state))
         console.print(f"Open [bold]http://127.0.0.1:{lake.ports.dagster}[/bold]   Ctrl-C stops everything.")
         _wait_while_healthy(lake)
@@ -198,10 +200,8 @@ def main() -> None:
         errors.print(f"error: {error}", style="red", markup=False, highlight=False)
         sys.exit(1)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        errors.print(
-            f"error: the disk is full ({error.filename or Path.cwd()}). Make room and run again.",
-            style="red",
-        )
+        reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror
+        errors.print(f"error: {error.filename or Path.cwd()}: {reason}.", style="red", markup=False, highlight=False)
         sys.exit(1)

@@ -62,6 +62,10 @@ class Command:
         processes = [record.process() for record in records if record]
         return [process for process in processes if process]
 
+    def everything(self) -> list[psutil.Process]:
+        """The servers and all processes they have started."""
+        return [each for server in self.servers() for each in (server, *server.children(recursive=True))]
+
     def server(self, name: str) -> psutil.Process:
         record = ProcessRecord.read(self.state / "processes" / f"{name}.json")
         process = record.process() if record else None

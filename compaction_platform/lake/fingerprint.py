@@ -17,6 +17,7 @@ These are hashes against accidents (xxh3 and a 64-bit mix), not against an adver
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -127,19 +128,59 @@ def type_name(kind: pyarrow.DataType) -> str:
 
 
 def canonical(array: pyarrow.Array) -> pyarrow.Array:
-    """The same values in the canonical type. Free for types that are canonical already."""
+    """The same values, in canonical types all the way down. Free for types that are canonical already.
+
+    Maps become lists of entries. Lists stay what they are while their items are canonical.
+    """
     kind = array.type
     types = pyarrow.types
     if isinstance(kind, pyarrow.BaseExtensionType):
         return canonical(array.storage)
     if types.is_dictionary(kind):
-        return canonical(array.dictionary_decode())
+        return canonical(array.dictionary).take(array.indices)
     if types.is_run_end_encoded(kind):
-        return canonical(pyarrow.compute.run_end_decode(array))
-    if types.is_struct(kind) or types.is_map(kind) or _is_list(kind):
-        return array  # taken apart piece by piece, each piece made canonical then
+        places = numpy.arange(array.offset, array.offset + len(array))
+        runs = numpy.searchsorted(array.run_ends.to_numpy(), places, side="right")
+        return canonical(array.values).take(pyarrow.array(runs))
+    if types.is_struct(kind):
+        return _canonical_struct(array)
+    if types.is_map(kind):
+        return _map_as_list(array)
+    if _is_list(kind):
+        if kind.value_type == canonical_type(kind.value_type):
+            return array
+        return _list_of(_lengths(array), canonical(array.flatten()), array)
     wanted = canonical_type(kind)
     return array if kind == wanted else array.cast(wanted)
+
+
+def _canonical_struct(array: pyarrow.Array) -> pyarrow.Array:
+    if all(field.type == canonical_type(field.type) for field in array.type):
+        return array
+    pieces = [canonical(array.field(place)) for place in range(array.type.num_fields)]
+    names = [field.name for field in array.type]
+    return pyarrow.StructArray.from_arrays(pieces, names, mask=array.is_null())
+
+
+def _map_as_list(array: pyarrow.Array) -> pyarrow.Array:
+    """A list of entries for each map, without what is under nulls."""
+    offsets = array.offsets.to_numpy().astype(numpy.int64)
+    lengths = numpy.diff(offsets) * _validity(array)
+    # keys and items are those of the whole buffer, of which this array may be a slice
+    wanted = numpy.repeat(offsets[:-1] - (numpy.cumsum(lengths) - lengths), lengths) + numpy.arange(lengths.sum())
+    entries = [canonical(pieces).take(pyarrow.array(wanted)) for pieces in (array.keys, array.items)]
+    return _list_of(lengths, pyarrow.StructArray.from_arrays(entries, ["key", "value"]), array)
+
+
+def _list_of(lengths: Array, items: pyarrow.Array, like: pyarrow.Array) -> pyarrow.Array:
+    offsets = pyarrow.array(numpy.concatenate([[0], numpy.cumsum(lengths)]), pyarrow.int64())
+    return pyarrow.LargeListArray.from_arrays(offsets, items, mask=like.is_null())
+
+
+def _lengths(array: pyarrow.Array) -> Array:
+    """How many items each list has, 0 for nulls."""
+    lengths = pyarrow.compute.list_value_length(array).fill_null(0)
+    return cast(Array, lengths.cast(pyarrow.int64()).to_numpy())
 
 
 def _validity(array: pyarrow.Array) -> Array:
@@ -163,7 +204,7 @@ def _fixed_width_values(array: pyarrow.Array) -> Array:
         return cast(Array, array.cast(pyarrow.uint8()).fill_null(0).to_numpy())
     width = kind.byte_width
     buffer = array.buffers()[1]
-    if buffer is None or len(array) == 0:
+    if buffer is None or len(array) == 0 or width == 0:
         return numpy.zeros(len(array) * width, numpy.uint8)
     if width not in (1, 2, 4, 8):
         bytes_ = numpy.frombuffer(buffer, numpy.uint8, len(array) * width, array.offset * width)
@@ -192,18 +233,8 @@ def _binary_parts(array: pyarrow.Array) -> tuple[Array, Array]:
     return lengths, values[offsets[0] : offsets[-1]]
 
 
-def _struct_fields(array: pyarrow.Array) -> list[tuple[str, pyarrow.Array]]:
-    return [(array.type.field(index).name, array.field(index)) for index in range(array.type.num_fields)]
-
-
-def _list_parts(array: pyarrow.Array) -> tuple[Array, list[tuple[str, pyarrow.Array]]]:
-    """Lengths (0 for nulls) of lists or maps, and their items in sequence, without any under nulls."""
-    if pyarrow.types.is_map(array.type):
-        # A map is a list of entries; seen as one, Arrow knows how to leave out what is under nulls.
-        entry = pyarrow.struct([("key", array.type.key_type), ("value", array.type.item_type)])
-        array = array.cast(pyarrow.list_(entry))
-    lengths = pyarrow.compute.list_value_length(array).fill_null(0).to_numpy()
-    return lengths, [("item", array.flatten())]
+def _struct_fields(array: pyarrow.Array) -> list[pyarrow.Array]:
+    return [array.field(place) for place in range(array.type.num_fields)]
 
 
 # ---------------------------------------------------------------- in order
@@ -230,8 +261,8 @@ class _Node:
         if pyarrow.types.is_struct(self.kind):
             pieces = _struct_fields(array.drop_null() if array.null_count else array)
         elif self.pieces:
-            lengths, pieces = _list_parts(array)
-            self.lengths.update(lengths.astype("<i8", copy=False).data)
+            self.lengths.update(_lengths(array).data)
+            pieces = [array.flatten()]
         elif _is_binary_like(self.kind):
             lengths, values = _binary_parts(array)
             self.lengths.update(lengths.data)
@@ -240,7 +271,7 @@ class _Node:
         else:
             self.values.update(numpy.ascontiguousarray(_fixed_width_values(array)).view(numpy.uint8).data)
             return
-        for node, (_, piece) in zip(self.pieces, pieces, strict=True):
+        for node, piece in zip(self.pieces, pieces, strict=True):
             node.update(piece)
 
     def finish(self, into: "xxhash.xxh3_128") -> None:
@@ -270,8 +301,7 @@ class InOrder:
         self._rows = 0
 
     def update(self, batch: pyarrow.RecordBatch | pyarrow.Table) -> None:
-        if set(batch.schema.names) != set(self._columns):
-            raise ValueError(f"columns {batch.schema.names} do not fit {list(self._columns)}")
+        _require_columns(batch, self._columns)
         self._rows += batch.num_rows
         for name, node in self._columns.items():
             column = batch.column(name)
@@ -280,7 +310,8 @@ class InOrder:
             ):
                 raise ValueError(f"column {name} is {column.type}, not {node.kind}")
             for array in column.chunks if isinstance(column, pyarrow.ChunkedArray) else [column]:
-                node.update(array)
+                with _refusing_what_arrow_cannot(name, column.type):
+                    node.update(array)
 
     def finish(self) -> Fingerprint:
         columns = []
@@ -304,6 +335,7 @@ _ODD = numpy.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = numpy.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = numpy.uint64(0x94D049BB133111EB)
 _NULL = numpy.uint64(0xA0761D6478BD642F)
+LONG_VALUE = 256  # bytes; longer values are hashed one by one, shorter ones eight bytes of all at a time
 _SECOND_LANE = numpy.uint64(0xE7037ED1A0B428DB)
 
 
@@ -345,7 +377,10 @@ def _hash_binary(array: pyarrow.Array) -> Array:
     padded[:-8] = values
     at_any_byte: Array = numpy.ndarray((padded.size - 7,), "<u8", padded, strides=(1,))
     hashes = _mix(lengths.astype(numpy.uint64))
-    active = numpy.flatnonzero(lengths > 0)
+    for long in numpy.flatnonzero(lengths > LONG_VALUE):
+        value = values[starts[long] : starts[long] + lengths[long]]
+        hashes[long] = xxhash.xxh3_64_intdigest(value.data)
+    active = numpy.flatnonzero((lengths > 0) & (lengths <= LONG_VALUE))
     word = 0
     while active.size:
         words = at_any_byte[starts[active] + word]
@@ -359,21 +394,16 @@ def _hash_binary(array: pyarrow.Array) -> Array:
 
 
 def _hash_lists(array: pyarrow.Array) -> Array:
-    lengths, pieces = _list_parts(array)
-    lengths = lengths.astype(numpy.int64)
-    items = numpy.zeros(int(lengths.sum()), numpy.uint64)
-    for name, piece in pieces:
-        items = _mix(items ^ _seed(name) ^ _hash(piece))
+    lengths = _lengths(array)
     starts = numpy.cumsum(lengths) - lengths
-    hashes = _mix(lengths.astype(numpy.uint64))
-    # The order of items counts, so lists are folded item by item, all lists at once.
-    active = numpy.flatnonzero(lengths > 0)
-    place = 0
-    while active.size:
-        hashes[active] = _mix(hashes[active] ^ items[starts[active] + place])
-        place += 1
-        active = active[lengths[active] > place]
-    return hashes
+    places = numpy.arange(lengths.sum()) - numpy.repeat(starts, lengths)
+    # The place of an item counts, so the same items in another order give another sum.
+    items = _mix(_hash(array.flatten()) ^ _mix(places.astype(numpy.uint64)))
+    sums = numpy.zeros(len(array), numpy.uint64)
+    filled = lengths > 0
+    if items.size:
+        sums[filled] = numpy.add.reduceat(items, starts[filled])
+    return _mix(sums ^ _mix(lengths.astype(numpy.uint64)))
 
 
 def _hash(array: pyarrow.Array) -> Array:
@@ -388,9 +418,9 @@ def _hash(array: pyarrow.Array) -> Array:
     kind = array.type
     if pyarrow.types.is_struct(kind):
         inner = numpy.full(len(array), _seed("struct"))
-        for place, (_, piece) in enumerate(_struct_fields(array)):
+        for place, piece in enumerate(_struct_fields(array)):
             inner = _mix(inner ^ _mix(_hash(piece) + numpy.uint64(place)))
-    elif pyarrow.types.is_map(kind) or _is_list(kind):
+    elif _is_list(kind):
         inner = _hash_lists(array)
     elif _is_binary_like(kind):
         inner = _hash_binary(array)
@@ -412,6 +442,7 @@ class AnyOrder:
         self._sums = [0, 0]
 
     def update(self, batch: pyarrow.RecordBatch | pyarrow.Table) -> None:
+        _require_columns(batch, self._types)
         for part in batch.to_batches() if isinstance(batch, pyarrow.Table) else [batch]:
             self._rows += part.num_rows
             hashes = self._row_hashes(part)
@@ -426,7 +457,8 @@ class AnyOrder:
                 if type_name(canonical_type(column.type)) != self._types[name]:
                     raise ValueError(f"column {name} is {column.type}, not {self._types[name]}")
                 # A column's hash depends on its name, so values swapped between two columns show.
-                hashes = hashes + _mix(_hash(column) ^ _seed(f"{name}:{self._types[name]}"))
+                with _refusing_what_arrow_cannot(name, column.type):
+                    hashes = hashes + _mix(_hash(column) ^ _seed(f"{name}:{self._types[name]}"))
             return _mix(hashes)
 
     def finish(self) -> Fingerprint:
@@ -456,6 +488,22 @@ def combined(parts: Iterable[Fingerprint]) -> Fingerprint:
     modulus = 1 << 128
     text = f"{sums[0] % modulus:032x}{sums[1] % modulus:032x}"
     return Fingerprint(sum(part.rows for part in parts), (("*schema", str(schemas.pop())), ("*rows", text)))
+
+
+def _require_columns(batch: pyarrow.RecordBatch | pyarrow.Table, wanted: Iterable[str]) -> None:
+    if sorted(batch.schema.names) != sorted(wanted):
+        raise ValueError(f"columns {batch.schema.names} do not fit {list(wanted)}")
+
+
+@contextmanager
+def _refusing_what_arrow_cannot(name: str, kind: pyarrow.DataType) -> Iterator[None]:
+    try:
+        yield
+    except pyarrow.ArrowNotImplementedError as error:
+        raise TypeHasNoFingerprint(
+            f"column {name} of type {kind} has no fingerprint ({error}); "
+            "the data cannot be verified and was not touched."
+        ) from error
 
 
 def _sum(hashes: Array) -> int:

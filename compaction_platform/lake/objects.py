@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
@@ -30,6 +30,9 @@ from typing_extensions import Buffer
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
 
 LIST_CHUNK = 1000
 DELETE_CHUNK = 1000
@@ -63,6 +66,23 @@ class StoredObject:
     last_modified: datetime
 
 
+@dataclass(frozen=True, repr=False)
+class GivenCredentials:
+    """Exactly these credentials. Given as plain options, a session token in the environment would be added."""
+
+    access_key_id: str
+    secret_access_key: str
+    token: str | None
+
+    def __call__(self) -> "S3Credential":
+        return {
+            "access_key_id": self.access_key_id,
+            "secret_access_key": self.secret_access_key,
+            "token": self.token,
+            "expires_at": None,
+        }
+
+
 @dataclass(frozen=True)
 class Objects:
     """The objects below one address. Keys are relative to it."""
@@ -75,10 +95,13 @@ class Objects:
         if urlsplit(uri).scheme != "s3":
             return cls(f"file://{local_directory(uri)}")
         options: dict[str, Any] = {"region": settings.s3_region, "copy_if_not_exists": "multipart"}
-        for name in ("access_key_id", "secret_access_key", "session_token"):
-            secret = getattr(settings, f"s3_{name}")
-            if secret:
-                options[name] = secret.get_secret_value()
+        if settings.s3_access_key_id and settings.s3_secret_access_key:
+            token = settings.s3_session_token
+            options["credential_provider"] = GivenCredentials(
+                settings.s3_access_key_id.get_secret_value(),
+                settings.s3_secret_access_key.get_secret_value(),
+                token.get_secret_value() if token else None,
+            )
         if settings.s3_endpoint:
             options |= {"endpoint": settings.s3_endpoint, "virtual_hosted_style_request": False}
         # Uploads of whole files go in one request when they must be conditional: give them time.

@@ -8,13 +8,14 @@ files and means "not that". Secrets are SecretStr: they do not show in reprs, lo
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from compaction_platform.lake.errors import CompactionError
@@ -26,6 +27,10 @@ EMBEDDED_LAKE_FILE = "lake.env"
 
 # Read by other parts before settings exist; named here so that they are not reported as misspelt.
 OTHER_VARIABLES = {f"{PREFIX}IVY_SETTINGS", f"{PREFIX}SHARED_DATA", STATE_VARIABLE, ENV_FILE_VARIABLE}
+
+
+# Kubernetes sets such variables for every service; one may be called compaction-something.
+FROM_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
 
 
 class SettingsInvalid(CompactionError):
@@ -86,6 +91,25 @@ class Settings(BaseSettings):
         None, description="postgresql://user:password@host:port/database of the hot store."
     )
 
+    # A driver's or Spark's own message about a malformed address would repeat it, password and all.
+    @field_validator("hot_postgres_url")
+    @classmethod
+    def _postgres_url(cls, url: SecretStr | None) -> SecretStr | None:
+        form = r"postgres(ql)?://([^:@/%]|%[0-9a-fA-F]{2})+(:([^@/%]|%[0-9a-fA-F]{2})*)?@[^@/]+/[^/?]+(\?.*)?"
+        if url and not re.fullmatch(form, url.get_secret_value()):
+            raise ValueError(
+                "not of the form postgresql://user:password@host:port/database; in user and password, "
+                "write @ : / % as %40 %3A %2F %25"
+            )
+        return url
+
+    @field_validator("spark_remote")
+    @classmethod
+    def _spark_address(cls, address: SecretStr | None) -> SecretStr | None:
+        if address and not re.fullmatch(r"sc://[^/;:]+(:\d+)?(/(;.*)?)?", address.get_secret_value()):
+            raise ValueError("not of the form sc://host:port or sc://host:port/;token=...")
+        return address
+
     def variable(self, field: str) -> str:
         return f"{PREFIX}{field.upper()}"
 
@@ -111,8 +135,9 @@ def load_settings() -> Settings:
     COMPACTION_ENV_FILE names another file than `.env`; empty, it means none.
     """
     env_file = os.environ.get(ENV_FILE_VARIABLE, ".env") or None
-    written = {**(dotenv_values(env_file, interpolate=False) if env_file else {}), **os.environ}
-    _refuse_misspelt({name.upper() for name in written if name.upper().startswith(PREFIX)})
+    in_file = dotenv_values(env_file, interpolate=False) if env_file else {}
+    written = {name.upper(): value for name, value in {**in_file, **os.environ}.items()}
+    _refuse_misspelt({name for name in written if name.startswith(PREFIX)})
     profile = written.get(f"{PREFIX}PROFILE") or Profile.development
     embedded = state_directory() / EMBEDDED_LAKE_FILE if profile == Profile.development else None
     files = [file for file in (embedded, env_file) if file is not None]  # the later one wins
@@ -150,17 +175,19 @@ def project_directory() -> Path:
 
 
 def _set_to_nothing() -> dict[str, Any]:
-    fields = Settings.model_fields.items()
+    empty = {name.upper() for name, value in os.environ.items() if value == ""}
     return {
         name: field.get_default(call_default_factory=True)
-        for name, field in fields
-        if os.environ.get(f"{PREFIX}{name.upper()}") == ""
+        for name, field in Settings.model_fields.items()
+        if f"{PREFIX}{name.upper()}" in empty
     }
 
 
 def _refuse_misspelt(variables: set[str]) -> None:
     known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OTHER_VARIABLES
     for name in sorted(variables - known):
+        if FROM_KUBERNETES.search(name):
+            continue
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]}?" if close else "See .env.example for the ones there are."
         raise SettingsInvalid(f"{name} is not a setting. {hint}")

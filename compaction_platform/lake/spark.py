@@ -5,7 +5,9 @@ PySpark and spark-submit put start-up settings into the arguments of the JVM, wh
 machine can read them; a session setting stays inside.
 """
 
+import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
@@ -92,22 +94,33 @@ def open_session(
     settings: Settings, start: Callable[[dict[str, str]], "SparkSession"] = start_session
 ) -> "SparkSession":
     """The session these settings lead to, with the Iceberg catalog ready to use."""
+    catalog = catalog_config(settings) if settings.catalog_warehouse else {}  # an error here starts nothing
     if settings.spark_remote:
         session = _connect(settings.spark_remote.get_secret_value())
     else:
-        import os
-        import sys
-
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        config = {**session_config(), "spark.ui.enabled": "false", **settings.spark_config}
-        config["spark.master"] = settings.spark_master or LOCAL_MASTER
-        if config["spark.master"].startswith("local"):
-            config |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        session = start(config)
-    if settings.catalog_warehouse:
-        for name, value in catalog_config(settings).items():
-            session.conf.set(name, value)
+        session = start(_own_session_config(settings))
+    for name, value in catalog.items():
+        session.conf.set(name, value)
     return session
+
+
+def _own_session_config(settings: Settings) -> dict[str, str]:
+    master = settings.spark_master or LOCAL_MASTER
+    here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    # On a cluster, jobs wait until the executors are there; otherwise the first ones see no slots.
+    there = {"spark.scheduler.minRegisteredResourcesRatio": "0.8"}
+    return {
+        **session_config(),
+        "spark.ui.enabled": "false",
+        **(here if _is_local(master) else there),
+        **settings.spark_config,
+        "spark.master": master,
+    }
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
 
 
 @contextmanager
@@ -149,6 +162,8 @@ def task_slots(session: "SparkSession", settings: Settings) -> int:
     if settings.spark_slots:
         return settings.spark_slots
     if settings.spark_remote is None:
+        if not _is_local(settings.spark_master or LOCAL_MASTER):
+            session.range(1).collect()  # waits until executors have registered
         return int(session.sparkContext.defaultParallelism)
     # Spark Connect has no sparkContext; a plain range is cut into as many pieces as there are slots.
     from pyspark.sql import functions
@@ -175,6 +190,4 @@ def checked_identifier(name: str) -> str:
 
 if __name__ == "__main__":
     # For spark-defaults.conf: `python -m compaction_platform.lake.spark > $SPARK_CONF_DIR/spark-defaults.conf`
-    import sys
-
     sys.stdout.writelines(f"{name} {value}\n" for name, value in session_config().items())

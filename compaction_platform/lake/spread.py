@@ -13,11 +13,15 @@ import math
 import os
 import pickle
 import re
+import secrets
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from compaction_platform.lake.errors import CompactionError
@@ -103,10 +107,13 @@ def _attempt(function: Callable[[Item], Value], item: Item) -> tuple[Value | Non
 
 
 def _run_here(function: Callable[[Item], Value], items: Sequence[Item], slots: int) -> Iterator[Outcome[Item, Value]]:
-    with ThreadPoolExecutor(max(slots, min(8, os.cpu_count() or 1))) as pool:
+    pool = ThreadPoolExecutor(max(slots, min(8, os.cpu_count() or 1)))
+    try:
         running = {pool.submit(_attempt, function, item): item for item in items}
         for done in as_completed(running):
             yield Outcome(running[done], *done.result())
+    finally:
+        pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for what has begun
 
 
 def _run_on_spark(
@@ -123,11 +130,13 @@ def _run_on_spark(
     """
     from pyspark.errors import PySparkException
 
+    tag = f"spread-{secrets.token_hex(8)}"
     tasks_per_job = math.ceil(slots / MOST_JOBS_AT_ONCE)
     jobs = [tasks[start : start + tasks_per_job] for start in range(0, len(tasks), tasks_per_job)]
     pool = ThreadPoolExecutor(math.ceil(slots / tasks_per_job), thread_name_prefix="spread")
+    running: dict[Future[list[Outcome[Item, Value]]], list[list[int]]] = {}
     try:
-        running = {pool.submit(_job, session, function, items, job): job for job in jobs}
+        running |= {pool.submit(_job, session, tag, function, items, job): job for job in jobs}
         while running:
             done = next(as_completed(running))
             numbers = [number for task in running.pop(done) for number in task]
@@ -140,15 +149,25 @@ def _run_on_spark(
                     yield Outcome(items[numbers[0]], error=reason, trace=str(error))
                     continue
                 for half in (numbers[::2], numbers[1::2]):
-                    running[pool.submit(_job, session, function, items, [half])] = [half]
+                    running[pool.submit(_job, session, tag, function, items, [half])] = [half]
+    except GeneratorExit:  # the caller stops early: what runs on Spark must not go on behind its back
+        pool.shutdown(wait=False, cancel_futures=True)
+        session.interruptTag(tag)
+        wait(running)
+        raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _job(
-    session: "SparkSession", function: Callable[[Item], Value], items: Sequence[Item], tasks: list[list[int]]
+    session: "SparkSession",
+    tag: str,
+    function: Callable[[Item], Value],
+    items: Sequence[Item],
+    tasks: list[list[int]],
 ) -> list[Outcome[Item, Value]]:
-    work = [(task, _packed((function, [items[number] for number in task]))) for task in tasks]
+    session.addTag(tag)  # for this thread's jobs
+    work = [(task, _packed(function, [items[number] for number in task])) for task in tasks]
 
     def do_tasks(batches: Iterable[Any]) -> Iterable[Any]:
         import pyarrow
@@ -165,31 +184,48 @@ def _job(
     outcomes = []
     for row in rows.collect():
         value, error, trace = pickle.loads(row.answer)  # noqa: S301 (pickled by our own tasks)
+        value = None if value is None else pickle.loads(value)  # noqa: S301
         outcomes.append(Outcome[Item, Value](items[row.number], value, error, trace))
     return outcomes
 
 
 def _answers(numbers: list[int], packed: bytes) -> Iterator[tuple[int, bytes]]:
     """In the task: each item's number and packed outcome."""
+    from pyspark import cloudpickle
+
     unpacked, error, trace = _attempt(pickle.loads, packed)
     for place, number in enumerate(numbers):
         if unpacked is None:  # the function cannot be imported here: that is every item's outcome
-            yield number, _packed((None, error, trace))
+            yield number, pickle.dumps((None, error, trace))
         else:
             function, items = unpacked
-            yield number, _packed(_attempt(function, items[place]))
+
+            def packed_value(item: Any, function: Callable[[Any], Any] = function) -> bytes:
+                value: bytes = cloudpickle.dumps(function(item))  # type: ignore[no-untyped-call]
+                return value  # a value that cannot travel is the item's error, too
+
+            yield number, pickle.dumps(_attempt(packed_value, items[place]))
 
 
-def _packed(content: Any) -> bytes:
+def _packed(function: Callable[[Any], Any], items: list[Any]) -> bytes:
     from pyspark import cloudpickle
 
-    function = content[0]
-    home = sys.modules.get(getattr(function, "__module__", None) or "")
-    if home is not None and not home.__name__.startswith(("compaction_platform.", "__main__")):
-        # This package is installed where tasks run; a caller's own module may not be, so it travels along.
+    home = sys.modules.get(getattr(getattr(function, "func", function), "__module__", None) or "")
+    if home is not None and _is_callers_own(home):
         cloudpickle.register_pickle_by_value(home)  # type: ignore[no-untyped-call]
-    packed: bytes = cloudpickle.dumps(content)  # type: ignore[no-untyped-call]
+    packed: bytes = cloudpickle.dumps((function, items))  # type: ignore[no-untyped-call]
     return packed
+
+
+def _is_callers_own(module: ModuleType) -> bool:
+    """Whether this module may be missing where tasks run, so that its functions must travel with the work.
+
+    Installed packages, this one included, are expected there.
+    """
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__.split(".")[0] == "compaction_platform":
+        return False
+    return not any(Path(file).is_relative_to(place) for place in set(sysconfig.get_paths().values()))
 
 
 def _raise_if_lost(session: "SparkSession", cause: Exception) -> None:

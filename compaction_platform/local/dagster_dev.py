@@ -2,6 +2,7 @@
 
 import http.client
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from compaction_platform.local.processes import Server
@@ -18,7 +19,7 @@ def dagster_home(state: StateDirectory, project: Path) -> Path:
     return home
 
 
-def webserver(project: Path, home: Path, port: int, environment: dict[str, str]) -> Server:
+def webserver(project: Path, home: Path, port: int, environment: Mapping[str, str | None]) -> Server:
     return Server(
         name="dagster-webserver",
         command=[
@@ -30,7 +31,7 @@ def webserver(project: Path, home: Path, port: int, environment: dict[str, str])
     )
 
 
-def daemon(project: Path, home: Path, environment: dict[str, str]) -> Server:
+def daemon(project: Path, home: Path, environment: Mapping[str, str | None]) -> Server:
     return Server(
         name="dagster-daemon",
         command=[

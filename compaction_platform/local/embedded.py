@@ -26,6 +26,14 @@ from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET, seaweedfs
 from compaction_platform.local.spark_connect import spark_connect
 from compaction_platform.local.state import StateDirectory, require_free, require_room, write_private
 
+AWS_CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_SECURITY_TOKEN",
+    "AWS_PROFILE",
+)
+
 
 class EmbeddedLake:
     def __init__(
@@ -123,10 +131,15 @@ class EmbeddedLake:
             values["SPARK_REMOTE"] = f"sc://localhost:{self.ports.spark_connect}/;token={token}"
         return {f"{PREFIX}{name}": value for name, value in values.items()}
 
+    def overrides(self, environment: Mapping[str, str]) -> dict[str, str | None]:
+        """What must change in this environment so that it leads to this lake and to nothing else; None takes away."""
+        elsewhere = [name for name in environment if name.upper().startswith((PREFIX, *AWS_CREDENTIALS))]
+        here = {**self.variables(), ENV_FILE_VARIABLE: "", STATE_VARIABLE: str(self.directory)}
+        return {**dict.fromkeys(elsewhere), **here}
+
     def isolated_environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """This environment, led to this lake and to nothing else that variables or `.env` may name."""
-        others = {name: value for name, value in environment.items() if not name.upper().startswith(PREFIX)}
-        return {**others, **self.variables(), ENV_FILE_VARIABLE: "", STATE_VARIABLE: str(self.directory)}
+        changed = {**environment, **self.overrides(environment)}
+        return {name: value for name, value in changed.items() if value is not None}
 
     def settings(self) -> Settings:
         return settings_from(self.variables())

@@ -1,6 +1,6 @@
 """Becomes a server process: records itself, then executes the server's command.
 
-Runs as `python -m compaction_platform.local.launch RECORD USER SIGNAL COMMAND...`, in the process that will
+Runs as `python -m compaction_platform.local.launch RECORD USER SIGNAL PARENT COMMAND...`, in the process that will
 be the server, so that the record exists before the server does: a parent killed at any moment leaves
 nothing unrecorded. Where the kernel offers it (Linux), the server also gets SIGNAL when its parent dies.
 """
@@ -17,17 +17,22 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    record, user, signal_number, *command = sys.argv[1:]
-    parent = os.getppid()
-    ProcessRecord.of_this_process(Path(command[0]).name).write(Path(record))
+    record, user, signal_number, parent, *command = sys.argv[1:]
+    _end_if_orphaned(int(parent))
+    ProcessRecord.of(Path(command[0]).name, os.getpid()).write(Path(record))
     if user:
         _become(user)
     # A change of user clears the parent-death signal, so it is asked for after that.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal_number))
-    if os.getppid() != parent:
-        sys.exit(1)  # the parent died before the request took effect
+    _end_if_orphaned(int(parent))
     os.execvp(command[0], command)  # noqa: S606
+
+
+def _end_if_orphaned(parent: int) -> None:
+    """The parent may have died before this process could ask to be told."""
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def _become(user: str) -> None:

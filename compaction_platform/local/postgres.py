@@ -65,10 +65,13 @@ def create_hot_database(url: str) -> None:
     from psycopg import conninfo, sql
 
     target = conninfo.conninfo_to_dict(url)["dbname"]
-    with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
-        exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (target,)).fetchone()
-        if not exists:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(str(target))))
+    try:
+        with psycopg.connect(url, dbname="postgres", autocommit=True) as connection:
+            exists = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (target,)).fetchone()
+            if not exists:
+                connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(str(target))))
+    except psycopg.OperationalError as error:
+        raise ServerFailed(f"PostgreSQL runs but refuses us: {error}") from None
 
 
 def _initialise(data: Path, binaries: Path, user: str, credentials: Credentials) -> None:

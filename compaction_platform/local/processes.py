@@ -20,6 +20,7 @@ from compaction_platform.lake.errors import CompactionError
 
 READY_LIMIT_SECONDS = 90
 STOP_LIMIT_SECONDS = 15
+PATIENCE_SECONDS = 3  # with what must end, for each signal
 POLL_SECONDS = 0.05
 
 
@@ -33,19 +34,20 @@ class ProcessRecord:
 
     name: str
     pid: int
-    started: float
+    started: str
 
     @classmethod
-    def of_this_process(cls, name: str) -> "ProcessRecord":
-        return cls(name, os.getpid(), psutil.Process().create_time())
+    def of(cls, name: str, pid: int) -> "ProcessRecord":
+        return cls(name, pid, start_mark(pid))
 
     @classmethod
     def read(cls, path: Path) -> "ProcessRecord | None":
         """The record in this file; None if there is none or it cannot be trusted."""
         try:
-            return cls(**json.loads(path.read_text()))
+            record = cls(**json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
+        return record if type(record.pid) is int and record.pid > 0 and type(record.started) is str else None
 
     def write(self, path: Path) -> None:
         unfinished = path.with_name(f".{path.name}.{self.pid}")
@@ -56,11 +58,21 @@ class ProcessRecord:
         """The living process this record is about."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < 1.0
+            same = start_mark(self.pid) == self.started
             alive = process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.NoSuchProcess, TypeError):
+        except (psutil.NoSuchProcess, OSError, TypeError):
             return None
         return process if same and alive else None
+
+    def helpers(self) -> list[psutil.Process]:
+        """Living processes of the session this process leads or led: workers it started.
+
+        A session keeps its number from being given to another process, so these are ours even if the
+        leader is dead.
+        """
+        if psutil.pid_exists(self.pid) and self.process() is None and not _is_zombie(self.pid):
+            return []  # the number belongs to somebody else now
+        return [process for process in psutil.process_iter() if _is_helper(process, self.pid)]
 
     def end(self, limit_seconds: float) -> None:
         """Ask the process to end and wait until it has."""
@@ -73,6 +85,31 @@ class ProcessRecord:
             time.sleep(POLL_SECONDS)
 
 
+def start_mark(pid: int) -> str:
+    """When a process started, in a form that a change of the clock does not touch where the system offers one."""
+    try:
+        # after the command, which may contain anything but ends with the last ")": field 22 of the line
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}/{ticks}"
+    except FileNotFoundError:
+        return f"{psutil.Process(pid).create_time():.2f}"
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_helper(process: psutil.Process, leader: int) -> bool:
+    try:
+        in_session = process.pid != leader and os.getsid(process.pid) == leader
+        return bool(in_session and process.status() != psutil.STATUS_ZOMBIE)
+    except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+        return False
+
+
 @dataclass(frozen=True)
 class Server:
     """How one server is started, recognised as ready, and stopped."""
@@ -80,7 +117,7 @@ class Server:
     name: str
     command: Sequence[str]
     is_ready: Callable[[], bool]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)  # None takes a variable away
     stop_signal: signal.Signals = signal.SIGTERM
     user: str = ""
 
@@ -116,12 +153,15 @@ class RunningServer:
         _signal_group(self.popen.pid, self.server.stop_signal)
 
     def stop(self) -> None:
-        """Wait for the end; after the limit, force it."""
+        """Wait for the end, also that of its helpers; after the limit, force it."""
+        record = ProcessRecord.read(self.record)
         try:
             self.popen.wait(STOP_LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             _signal_group(self.popen.pid, signal.SIGKILL)
             self.popen.wait()
+        if record and record.pid == self.popen.pid:
+            _end(record.helpers())
         self.record.unlink(missing_ok=True)
 
 
@@ -135,39 +175,45 @@ def start(server: Server, records: Path, logs: Path) -> RunningServer:
     log = logs / f"{server.name}.log"
     command = [
         *(sys.executable, "-m", "compaction_platform.local.launch"),
-        *(str(record), server.user, str(int(server.stop_signal))),
+        *(str(record), server.user, str(int(server.stop_signal)), str(os.getpid())),
         *server.command,
     ]
+    variables = {**os.environ, **server.environment}
     with log.open("ab") as output:
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **server.environment},
+            env={name: value for name, value in variables.items() if value is not None},
             start_new_session=True,
         )
     return RunningServer(server, popen, record, log)
 
 
 def end_leftovers(records: Path) -> list[str]:
-    """End the processes recorded here that outlived their parent; returns their names."""
+    """End the processes recorded here that outlived their parent, and their helpers; returns their names."""
     ended = []
     for path in sorted(records.glob("*.json")):
         record = ProcessRecord.read(path)
-        process = record.process() if record else None
-        if record and process:
-            _end(process)
-            ended.append(record.name)
+        if record:
+            leader = record.process()
+            left = [*([leader] if leader else []), *record.helpers()]
+            if left:
+                _end(left)
+                ended.append(record.name)
         path.unlink(missing_ok=True)
     return ended
 
 
-def _end(process: psutil.Process) -> None:
+def _end(processes: list[psutil.Process]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):  # PostgreSQL waits for clients on SIGTERM
-        _signal_group(process.pid, number)
-        with contextlib.suppress(psutil.TimeoutExpired):
-            process.wait(5)
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+        _, processes = psutil.wait_procs(processes, timeout=PATIENCE_SECONDS)
+        processes = [process for process in processes if not _is_zombie(process.pid)]
+        if not processes:
             return
 
 

@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.local.processes import ProcessRecord
@@ -108,6 +108,11 @@ class StateDirectory:
     def credentials(self) -> Credentials:
         path = self.path / "credentials.json"
         if not path.exists():
+            if self.data.exists():
+                raise StateUnusable(
+                    f"{path} is gone, but there is data that was made with it in {self.data}. Restore the file, "
+                    "or start afresh with `make clean`, which deletes this embedded lake."
+                )
             write_private(path, json.dumps(asdict(Credentials.generate()), indent=1))
         return Credentials(
             **_read_fields(
@@ -126,7 +131,7 @@ class StateDirectory:
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
         """Hold this directory: one lake at a time. The kernel lets go when the process dies."""
-        with (self.path / "lock").open("w") as lock:
+        with self._open_lock() as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -136,11 +141,20 @@ class StateDirectory:
                     f"the embedded lake in {self.path} is already run by {who}. "
                     "Use it, or stop it with `compaction down`."
                 ) from None
-            ProcessRecord.of_this_process("owner").write(self.owner_record)
+            ProcessRecord.of("owner", os.getpid()).write(self.owner_record)
             try:
                 yield
             finally:
                 self.owner_record.unlink(missing_ok=True)
+
+    def _open_lock(self) -> IO[str]:
+        path = self.path / "lock"
+        try:
+            return path.open("w")
+        except OSError as error:
+            raise StateUnusable(
+                f"{path} cannot be opened: {error.strerror}. Is the state directory yours? Nothing was started."
+            ) from None
 
 
 def write_private(path: Path, text: str) -> None:

@@ -26,8 +26,8 @@ def test_up_status_down(state: Path) -> None:
     assert compaction(state, "status").returncode == 1
     up = Command("up", "--no-spark", state=state)
     up.wait_for("Ctrl-C")
-    servers = up.servers()
-    assert len(servers) == 2
+    assert len(up.servers()) == 2
+    servers = up.everything()
     status = compaction(state, "status")
     assert status.returncode == 0
     assert "runs" in status.stdout
@@ -59,7 +59,7 @@ def test_a_signal_while_starting_leaves_nothing(state: Path, number: signal.Sign
 def test_a_killed_parent_leaves_nothing_that_the_next_start_does_not_end(state: Path) -> None:
     up = Command("up", "--no-spark", state=state)
     up.wait_for("Ctrl-C")
-    servers = up.servers()
+    servers = up.everything()
     up.popen.kill()
     up.popen.wait()
     again = Command("up", "--no-spark", state=state)
@@ -74,7 +74,7 @@ def test_a_killed_parent_leaves_nothing_that_the_next_start_does_not_end(state: 
 def test_a_server_that_dies_ends_the_lake_with_its_name(state: Path, name: str) -> None:
     up = Command("up", "--no-spark", state=state)
     up.wait_for("Ctrl-C")
-    servers = up.servers()
+    servers = up.everything()
     up.server(name).kill()
     assert up.popen.wait(60) == 1
     assert f"error: {name} ended by itself (exit code -9)" in up.output

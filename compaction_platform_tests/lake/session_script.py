@@ -42,8 +42,10 @@ def use_table(session: Any) -> list[list[Any]]:
 
 def use_spread(spark: SparkResource, marker: str) -> dict[str, Any]:
     items = [(number, marker) for number in range(8)]
-    outcomes = list(spark.spread().run(double, items, weight=lambda _: 1, in_driver=False))
+    spread = spark.spread()
+    outcomes = list(spread.run(double, items, weight=lambda _: 1, in_driver=False))
     return {
+        "slots": spread.slots,
         "doubled": sorted(outcome.value for outcome in outcomes if outcome.value is not None),
         "errors": [outcome.error for outcome in outcomes if outcome.failed],
         "session_class": type(spark.session).__module__,

@@ -234,6 +234,76 @@ def test_how_values_are_held_does_not_matter() -> None:
         assert fingerprint(plain) == fingerprint(held) == fingerprint(views)
 
 
+VIEWS = pyarrow.array(["a", None, "a longer text than fits a view"], pyarrow.string_view())
+RUNS = pyarrow.RunEndEncodedArray.from_arrays([2, 3], pyarrow.array(["a", None]))
+WORDS = pyarrow.array(["a", "b", "a"]).dictionary_encode()
+ROW_MASK = pyarrow.array([False, True, False])
+
+
+@pytest.mark.parametrize("held", [VIEWS, RUNS, WORDS], ids=["views", "runs", "dictionary"])
+def test_how_values_are_held_does_not_matter_inside_nested_types_under_nulls(held: pyarrow.Array) -> None:
+    plain = pyarrow.array(held.to_pylist(), pyarrow.string())
+
+    def nestings(values: pyarrow.Array) -> dict[str, pyarrow.Array]:
+        offsets = pyarrow.array([0, 1, 2, 3], pyarrow.int32())
+        keys = pyarrow.array(["x", "y", "z"])
+        return {
+            "struct": pyarrow.StructArray.from_arrays([values], ["v"], mask=ROW_MASK),
+            "list": pyarrow.ListArray.from_arrays(offsets, values, mask=ROW_MASK),
+            "map": pyarrow.MapArray.from_arrays(offsets, keys, values, mask=ROW_MASK),
+        }
+
+    for fingerprint in (in_order, any_order):
+        for (name, one), other in zip(nestings(held).items(), nestings(plain).values(), strict=True):
+            assert one.to_pylist() == other.to_pylist()
+            assert fingerprint(pyarrow.table({"c": one})) == fingerprint(pyarrow.table({"c": other})), name
+            for start in range(3):  # slices of it, too
+                cut = fingerprint(pyarrow.table({"c": one.slice(start, 1)}))
+                assert cut == fingerprint(pyarrow.table({"c": pyarrow.array([other[start].as_py()], other.type)})), name
+
+
+def test_encodings_of_encodings_are_taken_apart() -> None:
+    plain = pyarrow.table({"c": ["a", "a", "b"]})
+    views = pyarrow.DictionaryArray.from_arrays([0, 0, 1], pyarrow.array(["a", "b"], pyarrow.string_view()))
+    runs = pyarrow.RunEndEncodedArray.from_arrays([2, 3], pyarrow.array(["a", "b"]).dictionary_encode())
+    for fingerprint in (in_order, any_order):
+        for held in (views, runs):
+            assert fingerprint(pyarrow.table({"c": held})) == fingerprint(plain)
+
+
+@pytest.mark.parametrize("kind", [pyarrow.binary(0), pyarrow.month_day_nano_interval(), pyarrow.float16()])
+def test_rare_types_have_a_fingerprint(kind: pyarrow.DataType) -> None:
+    value = {"fixed_size_binary[0]": b"", "halffloat": 1.5}.get(str(kind), pyarrow.MonthDayNano([1, 2, 3]))
+    one = pyarrow.table({"c": pyarrow.array([value, None, value], kind)})
+    other = pyarrow.table({"c": pyarrow.array([value, value, None], kind)})
+    for fingerprint in (in_order, any_order):
+        assert fingerprint(one) == fingerprint(one)
+    assert in_order(one) != in_order(other)
+    assert any_order(one) == any_order(other)
+
+
+@pytest.mark.parametrize("length", [255, 256, 257, 100_000])
+def test_long_values_differ_in_one_byte(length: int) -> None:
+    value = b"x" * length
+    for place in (0, length // 2, length - 1):
+        changed = value[:place] + b"y" + value[place + 1 :]
+        for fingerprint in (in_order, any_order):
+            assert fingerprint(pyarrow.table({"c": [value]})) != fingerprint(pyarrow.table({"c": [changed]}))
+
+
+def test_the_order_inside_a_list_counts_in_both_kinds() -> None:
+    for one, other in (([1, 2, 3], [3, 2, 1]), ([1, 1, 2], [1, 2, 2]), ([None, 1], [1, None])):
+        for fingerprint in (in_order, any_order):
+            assert fingerprint(pyarrow.table({"c": [one]})) != fingerprint(pyarrow.table({"c": [other]}))
+
+
+def test_a_column_that_is_not_in_the_schema_is_refused() -> None:
+    schema = pyarrow.schema([("a", INT)])
+    for fingerprint in (in_order, any_order):
+        with pytest.raises(ValueError, match="do not fit"):
+            fingerprint([pyarrow.record_batch({"a": [1], "b": [2]})], schema)
+
+
 def test_bytes_under_nulls_do_not_count() -> None:
     clean = pyarrow.array([1, None, 3])
     dirty = pyarrow.Array.from_buffers(pyarrow.int64(), 3, [clean.buffers()[0], pyarrow.array([1, 99, 3]).buffers()[1]])

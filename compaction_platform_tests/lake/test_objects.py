@@ -5,9 +5,11 @@ import pickle
 import resource
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 
 from compaction_platform.lake.objects import (
@@ -198,7 +200,7 @@ def test_objects_travel_into_tasks_without_showing_credentials() -> None:
     assert "hidden" not in repr(objects)
     copy = pickle.loads(pickle.dumps(objects))  # noqa: S301
     assert copy == objects
-    assert copy.options["secret_access_key"] == "hidden-secret"
+    assert copy.options["credential_provider"]()["secret_access_key"] == "hidden-secret"
 
 
 @unit
@@ -222,6 +224,16 @@ def test_keys_cannot_leave_their_address(tmp_path: Path, key: str) -> None:
     with pytest.raises(AddressInvalid):
         objects.write(key, b"x")
     assert not list(tmp_path.rglob("outside"))
+
+
+@integration
+def test_a_session_token_of_another_account_in_the_environment_is_not_sent(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-account")
+    objects = Objects.at("s3://lake/token", settings)
+    objects.write("a", b"")
+    assert "of-another-account" not in obstore.sign(objects._store, "GET", "a", timedelta(seconds=60))  # type: ignore[arg-type]
 
 
 @integration

@@ -112,6 +112,39 @@ def test_secrets_do_not_show(load: Load, tmp_path: Path) -> None:
         assert "hidden" not in shown
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("HOT_POSTGRES_URL", "postgresql://u:s3c%ret@h/db"),
+        ("HOT_POSTGRES_URL", "postgresqll://u:s3cret@h/db"),
+        ("HOT_POSTGRES_URL", "postgresql://u:s3c@ret@h/db"),
+        ("SPARK_REMOTE", "sc://h:15002;token=s3cret"),
+    ],
+)
+def test_a_malformed_address_is_refused_without_being_repeated(load: Load, variable: str, value: str) -> None:
+    with pytest.raises(SettingsInvalid, match=f"COMPACTION_{variable}: .*not of the form") as refused:
+        load(**{f"COMPACTION_{variable}": value})
+    assert "s3c" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:p@h/db", "postgresql://u@h:1/db?sslmode=require", "postgres://u:%40%3a@127.0.0.1:5432/hot"]
+)
+def test_a_well_formed_address_is_taken(load: Load, url: str) -> None:
+    assert load(COMPACTION_HOT_POSTGRES_URL=url).hot_postgres_url is not None
+
+
+def test_variables_of_kubernetes_services_are_not_settings(load: Load) -> None:
+    load(COMPACTION_PLATFORM_SERVICE_HOST="10.0.0.1", COMPACTION_PLATFORM_PORT_80_TCP="tcp://10.0.0.1:80")
+
+
+def test_lower_case_variables_choose_the_profile_like_upper_case_ones(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "lake.env").write_text("COMPACTION_S3_ENDPOINT='http://127.0.0.1:1'\n")
+    others = {name: value for name, value in PRODUCTION.items() if name != "COMPACTION_PROFILE"}
+    settings = load(compaction_profile="production", **others)
+    assert (settings.profile, settings.s3_endpoint) == (Profile.production, None)
+
+
 def test_every_setting_is_in_the_example_file(project: Path) -> None:
     example = (project / ".env.example").read_text()
     missing = [field for field in Settings.model_fields if f"COMPACTION_{field.upper()}=" not in example]

@@ -1,7 +1,9 @@
+import functools
 import os
 import signal
 import threading
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,21 @@ def double_unless_unlucky(number: int) -> int:
 
 def process_id(_: int) -> int:
     return os.getpid()
+
+
+def half(base: int, number: int) -> Decimal:
+    return Decimal(number) / base
+
+
+def something_that_cannot_travel(number: int) -> object:
+    return threading.Lock() if number == 1 else number
+
+
+def note_and_wait(work: tuple[int, str]) -> int:
+    number, place = work
+    (Path(place) / str(number)).touch()
+    threading.Event().wait(1.0)
+    return number
 
 
 def die(number: int) -> int:
@@ -137,6 +154,35 @@ def test_results_arrive_while_other_items_still_run(spark: Any, tmp_path: Path) 
         permission.touch()
     assert sorted(outcome.value for outcome in seen) == [0, 1, 2, 3]
     assert seen[0].value != 0
+
+
+@integration
+def test_partial_functions_and_values_of_any_library_travel(spark: Any) -> None:
+    outcomes = list(Spread(spark, 2).run(functools.partial(half, 2), range(3), in_driver=False))
+    assert {outcome.item: outcome.value for outcome in outcomes} == {0: 0, 1: Decimal("0.5"), 2: 1}
+
+
+@integration
+def test_a_value_that_cannot_travel_is_an_error_of_its_item_alone(spark: Any) -> None:
+    outcomes = list(Spread(spark, 2).run(something_that_cannot_travel, range(3), weight=lambda _: 1, in_driver=False))
+    errors = {outcome.item: outcome.error for outcome in outcomes}
+    assert errors[0] is errors[2] is None
+    assert "pickle" in str(errors[1])
+
+
+@pytest.mark.parametrize("in_driver", [pytest.param(True, marks=unit), pytest.param(False, marks=integration)])
+def test_a_caller_who_stops_early_stops_the_work(
+    in_driver: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    session = None if in_driver else request.getfixturevalue("spark")
+    items = [(number, str(tmp_path)) for number in range(60)]
+    outcomes = Spread(session, 2).run(note_and_wait, items, weight=lambda _: HEAVY, in_driver=in_driver)
+    next(outcomes)
+    outcomes.close()  # type: ignore[attr-defined]
+    begun = len(list(tmp_path.iterdir()))
+    assert begun < 60
+    list(Spread(session, 2).run(process_id, range(2), in_driver=in_driver))  # whatever still ran had time to go on
+    assert len(list(tmp_path.iterdir())) == begun
 
 
 @integration

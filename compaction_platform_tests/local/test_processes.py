@@ -10,7 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compaction_platform.local.processes import ProcessRecord, Server, ServerFailed, end_leftovers, start
+from compaction_platform.local.processes import (
+    ProcessRecord,
+    Server,
+    ServerFailed,
+    end_leftovers,
+    start,
+    start_mark,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -97,8 +104,8 @@ def test_a_process_that_only_has_the_pid_of_a_leftover_is_left_alone(places: tup
     """The pid in an old record may belong to an innocent process by now."""
     innocent = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
     try:
-        record = ProcessRecord("example", innocent.pid, psutil.Process(innocent.pid).create_time())
-        dataclasses.replace(record, started=record.started - 3600).write(places[0] / "example.json")
+        record = ProcessRecord.of("example", innocent.pid)
+        dataclasses.replace(record, started=start_mark(os.getpid())).write(places[0] / "example.json")
         assert end_leftovers(places[0]) == []
         assert innocent.poll() is None
         record.write(places[0] / "example.json")
@@ -106,6 +113,45 @@ def test_a_process_that_only_has_the_pid_of_a_leftover_is_left_alone(places: tup
     finally:
         innocent.kill()
         innocent.wait()
+
+
+STUBBORN_HELPER = """
+import subprocess, sys
+helper = "from signal import *; signal(15, SIG_IGN); signal(2, SIG_IGN); print('helping', flush=True); pause()"
+subprocess.Popen([sys.executable, "-c", helper])
+"""
+
+
+@pytest.mark.parametrize("leader_dies", [False, True])
+def test_helpers_of_a_server_end_with_it(
+    places: tuple[Path, Path], port: int, leader_dies: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("compaction_platform.local.processes.PATIENCE_SECONDS", 0.2)
+    running = start(server(port, STUBBORN_HELPER + LISTEN), *places)
+    running.wait_until_ready(20)
+    (helper,) = psutil.Process(running.popen.pid).children()
+    while "helping" not in running.log.read_text():
+        assert helper.is_running()
+    if leader_dies:  # what a killed parent leaves behind may itself be half dead
+        running.popen.kill()
+        running.popen.wait()
+        assert helper.is_running()
+        assert end_leftovers(places[0]) == [Path(sys.executable).name]
+    else:
+        running.ask_to_stop()
+        running.stop()
+    helper.wait(10)
+
+
+def test_a_launcher_whose_parent_is_dead_starts_nothing(places: tuple[Path, Path]) -> None:
+    nobody = "1" if os.getppid() != 1 else "2"
+    launch = [sys.executable, "-m", "compaction_platform.local.launch"]
+    answer = subprocess.run(
+        [*launch, str(places[0] / "x.json"), "", "15", nobody, "echo", "started"], check=False, capture_output=True
+    )
+    assert answer.returncode == 1
+    assert answer.stdout == b""
+    assert list(places[0].iterdir()) == []
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"name": "x", "pid": "no", "started": null}', "\0"])

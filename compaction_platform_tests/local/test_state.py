@@ -59,6 +59,21 @@ def test_a_port_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
         state.ports()
 
 
+def test_lost_credentials_are_not_replaced_while_there_is_data(tmp_path: Path) -> None:
+    state = StateDirectory(tmp_path)
+    state.credentials()
+    state.data.mkdir()
+    (tmp_path / "credentials.json").unlink()
+    with pytest.raises(StateUnusable, match="Restore the file"):
+        state.credentials()
+
+
+def test_a_lock_that_cannot_be_opened_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(StateUnusable, match="lock cannot be opened"), StateDirectory(tmp_path).owned():
+        pass
+
+
 def test_a_taken_port_is_named_with_its_purpose() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
