@@ -153,7 +153,7 @@ def _run_on_spark(
     except GeneratorExit:  # the caller stops early: what runs on Spark must not go on behind its back
         pool.shutdown(wait=False, cancel_futures=True)
         session.interruptTag(tag)
-        wait(running)
+        wait([job for job in running if not job.cancelled()])  # a cancelled one never counts as done
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
