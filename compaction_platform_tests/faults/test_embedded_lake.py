@@ -139,6 +139,7 @@ def test_an_interrupted_first_start_is_begun_again(state: Path) -> None:
     """initdb was killed half way: its directory is there, the finished one is not."""
     from compaction_platform.local.embedded import EmbeddedLake
 
+    StateDirectory(state).credentials()  # the first thing a first start makes
     half_made = state / "data" / "postgres.initialising" / "base"
     half_made.mkdir(parents=True)
     with EmbeddedLake(state, spark=False):

@@ -11,13 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compaction_platform.lake.fingerprint import (
-    InOrder,
-    TypeHasNoFingerprint,
-    any_order,
-    combined,
-    in_order,
-)
+from compaction_platform.lake.canonical import TypeHasNoFingerprint
+from compaction_platform.lake.fingerprint import InOrder, any_order, combined, in_order
 
 pytestmark = pytest.mark.unit
 
@@ -377,6 +372,9 @@ def test_fingerprints_of_parts_add_up() -> None:
     table = pyarrow.table({"a": list(range(100)), "b": [str(number % 7) for number in range(100)]})
     parts = [any_order(table.slice(start, 30)) for start in range(0, 100, 30)]
     assert combined(parts) == any_order(table)
+    for apart in ([in_order(table)], [], [parts[0], any_order(pyarrow.table({"z": [1]}))]):
+        with pytest.raises(ValueError, match="can be combined"):
+            combined(apart)
 
 
 def test_an_empty_stream_has_the_fingerprint_of_an_empty_table() -> None:
