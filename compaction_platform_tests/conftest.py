@@ -25,8 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Tests see neither the developer's settings nor a .env nor a lake that happens to run."""
     for name in [name for name in os.environ if name.startswith((PREFIX, "AWS_ACCESS", "AWS_SECRET", "AWS_SESSION"))]:
-        if name != f"{PREFIX}SHARED_DATA":
-            del os.environ[name]
+        del os.environ[name]
     os.environ[f"{PREFIX}ENV_FILE"] = ""
     os.environ[f"{PREFIX}STATE_DIR"] = str(tmp_path_factory.mktemp("no-lake-here"))
     home = tmp_path_factory.mktemp("dagster-home")
@@ -60,15 +59,6 @@ def lake_environment(lake: EmbeddedLake, monkeypatch: pytest.MonkeyPatch) -> dic
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     return environment
-
-
-@pytest.fixture(scope="session")
-def shared_data() -> Path:
-    """Real files that are not part of the repository."""
-    place = Path(os.environ.get(f"{PREFIX}SHARED_DATA", Path(__file__).parents[2] / "shared" / "data"))
-    if not place.is_dir():
-        pytest.skip(f"the real test files are not on this machine ({place})")
-    return place
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ ENV_FILE_VARIABLE = f"{PREFIX}ENV_FILE"
 EMBEDDED_LAKE_FILE = "lake.env"
 
 # Read by other parts before settings exist; named here so that they are not reported as misspelt.
-OTHER_VARIABLES = {f"{PREFIX}IVY_SETTINGS", f"{PREFIX}SHARED_DATA", STATE_VARIABLE, ENV_FILE_VARIABLE}
+OTHER_VARIABLES = {f"{PREFIX}IVY_SETTINGS", STATE_VARIABLE, ENV_FILE_VARIABLE}
 
 
 # Kubernetes sets such variables for every service; one may be called compaction-something.

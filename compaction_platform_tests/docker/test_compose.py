@@ -205,7 +205,7 @@ def test_all_services_come_up_healthy_and_run_the_setup_job(host: PlainHost) -> 
 
     settings = settings_from(
         {name: value for name, value in host.environment("user-code").items() if name.startswith("COMPACTION_")
-         and name not in ("COMPACTION_ENV_FILE", "COMPACTION_STATE_DIR", "COMPACTION_SHARED_DATA")}
+         and name not in ("COMPACTION_ENV_FILE", "COMPACTION_STATE_DIR")}
     )  # fmt: skip
     kept = [stored.key for stored in Objects.at("s3://dagster-logs", settings).list("runs")]
     assert any(run_id in key for key in kept), "the log of the run is in S3"
