@@ -22,6 +22,7 @@ class TypeHasNoFingerprint(CompactionError):
     """A column's type has no defined meaning here, so equality cannot be proven."""
 
 
+@lru_cache(maxsize=1024)
 def canonical_type(kind: pyarrow.DataType) -> pyarrow.DataType:
     """The one type that stands for all types of the same meaning."""
     types = pyarrow.types
@@ -69,6 +70,7 @@ def is_binary_like(kind: pyarrow.DataType) -> bool:
     return bool(pyarrow.types.is_large_string(kind) or pyarrow.types.is_large_binary(kind))
 
 
+@lru_cache(maxsize=1024)
 def type_name(kind: pyarrow.DataType) -> str:
     """The canonical type as text, without what a file format may change (field nullability, list item names)."""
     if pyarrow.types.is_map(kind):

@@ -33,7 +33,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 SMALL_WORK_BYTES = 32 << 20
-SMALL_WORK_ITEMS = 64
+SMALL_WORK_ITEMS = 512
 WORTH_A_TASK_BYTES = 256 << 20  # some seconds of work: the cost of the task is lost in it
 MOST_TASKS_PER_SLOT = 16
 MOST_JOBS_AT_ONCE = 16
