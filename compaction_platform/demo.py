@@ -4,6 +4,9 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -39,32 +42,28 @@ def run_demo(directory: Path, console: Console) -> None:
             report.add_row(title, result, f"{time.monotonic() - start:.1f}")
 
         lake = EmbeddedLake(directory)
-
-        def start_lake(advance: Callable[[float], None]) -> str:
-            lake.__enter__()
-            return ", ".join(running.server.name for running in lake.running)
-
-        try:
-            show("Start the embedded lake", start_lake)
-            _isolate(lake)
-            show("Run the set-up job in Dagster", _set_up)
-            with spark_session(lake.settings()) as session:
-                context = DemoContext(lake.settings(), session, progress=lambda share: None)
-
+        with ExitStack() as running:
+            try:
+                show("Start the embedded lake", lambda advance: _servers(running.enter_context(lake)))
+                _isolate(lake)
+                show("Run the set-up job in Dagster", _set_up)
+                session = running.enter_context(spark_session(lake.settings()))
+                context = DemoContext(lake.settings(), session)
                 for step in STEPS:
-
-                    def run(advance: Callable[[float], None], step: DemoStep = step) -> str:
-                        context.progress = advance
-                        return step.run(context)
-
-                    show(step.title, run)
-        except Exception:
-            lake.raise_if_server_died()  # the better explanation, where it applies
-            raise
-        finally:
-            lake.__exit__(None, None, None)
+                    show(step.title, partial(_run_step, step, context))
+            except Exception:
+                lake.raise_if_server_died()  # the better explanation, where it applies
+                raise
     console.print(report)
     console.print(f"Everything is stopped again; {time.monotonic() - began:.0f} s in all. Next: make dev")
+
+
+def _run_step(step: DemoStep, context: DemoContext, advance: Callable[[float], None]) -> str:
+    return step.run(replace(context, progress=advance))
+
+
+def _servers(lake: EmbeddedLake) -> str:
+    return ", ".join(running.server.name for running in lake.running)
 
 
 def _forget_earlier_demo(directory: Path) -> None:

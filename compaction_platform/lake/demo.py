@@ -36,13 +36,13 @@ class DemoFailed(CompactionError):
     """A step of the demo did not prove what it should."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class DemoContext:
     """What steps work with. `notes` carries facts from one step to a later one."""
 
     settings: Settings
     session: Any
-    progress: Callable[[float], None]
+    progress: Callable[[float], None] = lambda share: None
     notes: dict[str, Any] = field(default_factory=dict)
 
     def spread(self) -> Spread:

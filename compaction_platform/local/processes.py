@@ -22,6 +22,7 @@ READY_LIMIT_SECONDS = 90
 STOP_LIMIT_SECONDS = 15
 PATIENCE_SECONDS = 3  # with what must end, for each signal
 POLL_SECONDS = 0.05
+MARK = "EMBEDDED_LAKE_RECORD"  # in the environment of every server and so of what it starts
 
 
 class ServerFailed(CompactionError):
@@ -64,15 +65,13 @@ class ProcessRecord:
             return None
         return process if same and alive else None
 
-    def helpers(self) -> list[psutil.Process]:
-        """Living processes of the session this process leads or led: workers it started.
+    def helpers(self, path: Path) -> list[psutil.Process]:
+        """Living processes of the session this process leads or led, that carry the mark of its record.
 
-        A session keeps its number from being given to another process, so these are ours even if the
-        leader is dead.
+        They are workers it started. The mark matters when the leader is dead: its number alone could have
+        become the number of another session since.
         """
-        if psutil.pid_exists(self.pid) and self.process() is None and not _is_zombie(self.pid):
-            return []  # the number belongs to somebody else now
-        return [process for process in psutil.process_iter() if _is_helper(process, self.pid)]
+        return [process for process in psutil.process_iter() if _is_helper(process, self.pid, str(path))]
 
     def end(self, limit_seconds: float) -> None:
         """Ask the process to end and wait until it has."""
@@ -102,11 +101,12 @@ def _is_zombie(pid: int) -> bool:
         return False
 
 
-def _is_helper(process: psutil.Process, leader: int) -> bool:
+def _is_helper(process: psutil.Process, leader: int, mark: str) -> bool:
     try:
-        in_session = process.pid != leader and os.getsid(process.pid) == leader
-        return bool(in_session and process.status() != psutil.STATUS_ZOMBIE)
-    except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+        if process.pid == leader or os.getsid(process.pid) != leader:
+            return False
+        return bool(process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE)
+    except (ProcessLookupError, PermissionError, psutil.Error):
         return False
 
 
@@ -161,7 +161,7 @@ class RunningServer:
             _signal_group(self.popen.pid, signal.SIGKILL)
             self.popen.wait()
         if record and record.pid == self.popen.pid:
-            _end(record.helpers())
+            _end(record.helpers(self.record))
         self.record.unlink(missing_ok=True)
 
 
@@ -178,7 +178,7 @@ def start(server: Server, records: Path, logs: Path) -> RunningServer:
         *(str(record), server.user, str(int(server.stop_signal)), str(os.getpid())),
         *server.command,
     ]
-    variables = {**os.environ, **server.environment}
+    variables = {**os.environ, **server.environment, MARK: str(record)}
     with log.open("ab") as output:
         popen = subprocess.Popen(
             command,
@@ -198,7 +198,7 @@ def end_leftovers(records: Path) -> list[str]:
         record = ProcessRecord.read(path)
         if record:
             leader = record.process()
-            left = [*([leader] if leader else []), *record.helpers()]
+            left = [*([leader] if leader else []), *record.helpers(path)]
             if left:
                 _end(left)
                 ended.append(record.name)

@@ -143,6 +143,24 @@ def test_helpers_of_a_server_end_with_it(
     helper.wait(10)
 
 
+def test_a_stranger_in_a_session_of_the_same_number_is_left_alone(places: tuple[Path, Path]) -> None:
+    """The number of a dead server has become that of another session, whose leader is dead, too."""
+    wait = [sys.executable, "-c", "import signal; signal.pause()"]
+    code = f"import subprocess; print(subprocess.Popen({wait}).pid)"
+    leader = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    record = ProcessRecord.of("example", leader.pid)
+    assert leader.stdout is not None
+    stranger = psutil.Process(int(leader.stdout.readline()))
+    leader.wait()
+    leader.stdout.close()
+    try:
+        record.write(places[0] / "example.json")
+        assert end_leftovers(places[0]) == []
+        assert stranger.is_running()
+    finally:
+        stranger.kill()
+
+
 def test_a_launcher_whose_parent_is_dead_starts_nothing(places: tuple[Path, Path]) -> None:
     nobody = "1" if os.getppid() != 1 else "2"
     launch = [sys.executable, "-m", "compaction_platform.local.launch"]
