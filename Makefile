@@ -18,7 +18,7 @@ demo: $(READY) ## Show the platform at work on a real lake on this machine (star
 	@$(BIN)/compaction demo
 
 dev: $(READY) ## Start the embedded lake, Spark and Dagster; Ctrl-C stops everything
-	@$(BIN)/compaction dev
+	@$(BIN)/compaction dev || [ $$? -eq 130 ] # Ctrl-C is the way to end it
 
 test: lint ## Run lint and all tests
 	@$(BIN)/python -m pytest

@@ -61,6 +61,8 @@ def require_java():
         return
     except JavaMissing as missing:
         problem = missing
+    if os.environ.get("JAVA_HOME"):
+        stop("%s" % problem)  # another Java would not be used
     # Newer Debians no longer carry 17; their default is newer, which is fine.
     if not (apt_install("openjdk-17-jre-headless") or apt_install("default-jre-headless")):
         stop("%s" % problem)
@@ -114,4 +116,7 @@ def main():
     print("set-up: ready", flush=True)
 
 
-main()
+try:
+    main()
+except KeyboardInterrupt:
+    stop("interrupted. The next call goes on where this one stopped.")

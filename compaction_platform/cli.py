@@ -15,14 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import EMBEDDED_LAKE_FILE, project_directory, state_directory
+from compaction_platform.lake.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
 
 if TYPE_CHECKING:
     from compaction_platform.local.embedded import EmbeddedLake
     from compaction_platform.local.state import StateDirectory
 
 app = typer.Typer(
-    help="Keeps a data lake healthy: small files become large ones, hot data becomes cold, with proof.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals may hold secrets
 )
@@ -62,6 +61,12 @@ def _wait_while_healthy(lake: "EmbeddedLake") -> None:
 
 
 NewPorts = Annotated[bool, typer.Option("--new-ports", help="Choose new ports instead of the remembered ones.")]
+
+
+@app.callback()
+def check_names() -> None:
+    """Keeps a data lake healthy: small files become large ones, hot data becomes cold, with proof."""
+    refuse_misspelt()
 
 
 @app.command()

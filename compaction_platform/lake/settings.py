@@ -121,8 +121,8 @@ class Settings(BaseSettings):
 
     def _what_to_do(self) -> str:
         if self.profile is Profile.development:
-            return "Start the embedded lake with `compaction up`, or set it in the environment or .env."
-        return f"Set it in the environment or .env (profile {self.profile})."
+            return "Start the embedded lake with `compaction up`, or set this in the environment or .env."
+        return f"Set this in the environment or .env (profile {self.profile})."
 
 
 # What a deployment outside a laptop must say, because guessing it would touch the wrong data.
@@ -134,10 +134,8 @@ def load_settings() -> Settings:
 
     COMPACTION_ENV_FILE names another file than `.env`; empty, it means none.
     """
-    env_file = os.environ.get(ENV_FILE_VARIABLE, ".env") or None
-    in_file = dotenv_values(env_file, interpolate=False) if env_file else {}
-    written = {name.upper(): value for name, value in {**in_file, **os.environ}.items()}
-    _refuse_misspelt({name for name in written if name.startswith(PREFIX)})
+    env_file = _env_file_name()
+    written = refuse_misspelt()
     profile = written.get(f"{PREFIX}PROFILE") or Profile.development
     embedded = state_directory() / EMBEDDED_LAKE_FILE if profile == Profile.development else None
     files = [file for file in (embedded, env_file) if file is not None]  # the later one wins
@@ -174,6 +172,10 @@ def project_directory() -> Path:
     return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
 
 
+def _env_file_name() -> str | None:
+    return os.environ.get(ENV_FILE_VARIABLE, ".env") or None
+
+
 def _set_to_nothing() -> dict[str, Any]:
     empty = {name.upper() for name, value in os.environ.items() if value == ""}
     return {
@@ -183,7 +185,12 @@ def _set_to_nothing() -> dict[str, Any]:
     }
 
 
-def _refuse_misspelt(variables: set[str]) -> None:
+def refuse_misspelt() -> dict[str, str | None]:
+    """What `.env` and the environment say together, if every COMPACTION_* name in it is one of ours."""
+    env_file = _env_file_name()
+    in_file = dotenv_values(env_file, interpolate=False) if env_file else {}
+    written = {name.upper(): value for name, value in {**in_file, **os.environ}.items()}
+    variables = {name for name in written if name.startswith(PREFIX)}
     known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OTHER_VARIABLES
     for name in sorted(variables - known):
         if FROM_KUBERNETES.search(name):
@@ -191,6 +198,7 @@ def _refuse_misspelt(variables: set[str]) -> None:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {close[0]}?" if close else "See .env.example for the ones there are."
         raise SettingsInvalid(f"{name} is not a setting. {hint}")
+    return written
 
 
 def _explained(invalid: ValidationError) -> str:

@@ -33,7 +33,8 @@ def meet_needs(needs: Sequence[Need], settings: Settings, say: Callable[[str], N
         say(f"{need.description}: {outcome}")
         outcomes.append((need.description, outcome))
     if problems:
-        raise NeedUnmet("set-up is not complete. " + " ".join(problems) + " Run it again when that is mended.")
+        listed = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
+        raise NeedUnmet(f"set-up is not complete; run it again when this is mended:\n{listed}")
     return outcomes
 
 

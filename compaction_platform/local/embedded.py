@@ -6,7 +6,6 @@ process is interrupted; a process killed with -9 is cleaned up after by the next
 
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -83,9 +82,8 @@ class EmbeddedLake:
         for server in self._servers():
             self.add(server, wait=False)
         for running in self.running:
-            began = time.monotonic()
             running.wait_until_ready()
-            self._say(f"{running.server.name} is ready ({time.monotonic() - began:.1f} s)")
+            self._say(f"{running.server.name} is ready")
         create_hot_database(self._hot_postgres_url())
         write_private(self.state.path / EMBEDDED_LAKE_FILE, self._env_file())
 

@@ -19,9 +19,10 @@ def find_java() -> Path:
     """The java command Spark will use: the one in JAVA_HOME, else the one on PATH."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    where = f"JAVA_HOME={home}" if home else "PATH"
-    if java is None or not Path(java).exists():
-        raise JavaMissing(f"Java {OLDEST_JAVA} or newer is needed and none was found ({where}). {_what_to_do()}")
+    if home and not Path(str(java)).exists():
+        raise JavaMissing(f"JAVA_HOME is {home}, and there is no bin/java. Correct it, or unset it to use PATH's Java.")
+    if java is None:
+        raise JavaMissing(f"Java {OLDEST_JAVA} or newer is needed and none was found on PATH. {_what_to_do()}")
     version = _major_version(java)
     if version is None:
         raise JavaMissing(f"{java} did not tell its version, so it cannot be used. {_what_to_do()}")

@@ -128,12 +128,13 @@ class RunningServer:
     popen: subprocess.Popen[bytes]
     record: Path
     log: Path
+    log_begins_at: int
 
     def exit_code(self) -> int | None:
         return self.popen.poll()
 
     def failure(self, event: str) -> ServerFailed:
-        return ServerFailed(f"{self.server.name} {event}. {_last_lines(self.log)}")
+        return ServerFailed(f"{self.server.name} {event}. {_last_lines(self.log, self.log_begins_at)}")
 
     def raise_if_dead(self) -> None:
         code = self.exit_code()
@@ -180,6 +181,7 @@ def start(server: Server, records: Path, logs: Path) -> RunningServer:
     ]
     variables = {**os.environ, **server.environment, MARK: str(record)}
     with log.open("ab") as output:
+        log_begins_at = output.tell()  # earlier lines are of earlier starts
         popen = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -188,7 +190,7 @@ def start(server: Server, records: Path, logs: Path) -> RunningServer:
             env={name: value for name, value in variables.items() if value is not None},
             start_new_session=True,
         )
-    return RunningServer(server, popen, record, log)
+    return RunningServer(server, popen, record, log, log_begins_at)
 
 
 def end_leftovers(records: Path) -> list[str]:
@@ -226,8 +228,8 @@ def _signal_group(pid: int, number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _last_lines(log: Path, count: int = 15) -> str:
+def _last_lines(log: Path, begin: int, count: int = 15) -> str:
     with contextlib.suppress(OSError):
-        lines = log.read_text(errors="replace").strip().splitlines()[-count:]
+        lines = log.read_bytes()[begin:].decode(errors="replace").strip().splitlines()[-count:]
         return f"The end of its log ({log}):\n  " + "\n  ".join(lines)
     return f"Its log is {log}."

@@ -43,7 +43,8 @@ def seaweedfs(data: Path, ports: Ports, credentials: Credentials) -> Server:
     }
     return Server(
         name="seaweedfs",
-        command=[weed_command(), "mini", *(f"-{name}={value}" for name, value in options.items())],
+        # Without the first option it would leave log files in /tmp.
+        command=[weed_command(), "-logtostderr=true", "mini", *(f"-{name}={value}" for name, value in options.items())],
         environment={
             "AWS_ACCESS_KEY_ID": credentials.access_key_id,
             "AWS_SECRET_ACCESS_KEY": credentials.secret_access_key,

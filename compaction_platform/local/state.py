@@ -79,8 +79,8 @@ class StateDirectory:
                 directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             except OSError as error:
                 raise StateUnusable(
-                    f"the state directory {directory} cannot be created: {error.strerror}. Make room or "
-                    "choose another place with COMPACTION_STATE_DIR."
+                    f"the state directory {directory} cannot be created: {error.strerror}. "
+                    "Choose another place with COMPACTION_STATE_DIR."
                 ) from error
 
     @property
@@ -103,7 +103,7 @@ class StateDirectory:
         path = self.path / "ports.json"
         if new or not path.exists():
             write_private(path, json.dumps(asdict(Ports.choose()), indent=1))
-        return Ports(**_read_fields(path, Ports, "`compaction up --new-ports` makes new ones"))
+        return Ports(**_read_fields(path, Ports, "`compaction down`, then `compaction up --new-ports` makes new ones"))
 
     def credentials(self) -> Credentials:
         path = self.path / "credentials.json"
@@ -216,6 +216,8 @@ def _read_fields(path: Path, kind: type, what_to_do: str) -> dict[str, Any]:
             raise ValueError("its entries are not the expected ones")
         if any(type(content[name]) is not wanted for name, wanted in expected.items()):
             raise ValueError("an entry is not of the expected type")
+        if any(wanted is int and not 1024 <= content[name] <= 65535 for name, wanted in expected.items()):
+            raise ValueError("an entry is not a port between 1024 and 65535")
     except (OSError, ValueError) as error:
         raise StateUnusable(f"{path} cannot be used ({error}); {what_to_do}.") from None
     return content

@@ -27,6 +27,12 @@ def test_no_java_gives_one_sentence_with_what_to_install(monkeypatch: pytest.Mon
         find_java()
 
 
+def test_a_java_home_without_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaMissing, match=f"JAVA_HOME is {tmp_path}"):
+        find_java()
+
+
 @pytest.mark.parametrize(("says", "version"), [('openjdk version "11.0.2"', "11"), ('java version "1.8.0_292"', "8")])
 def test_an_old_java_is_refused_with_its_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, says: str, version: str

@@ -53,10 +53,11 @@ def test_a_corrupt_state_file_is_named_with_what_to_do(tmp_path: Path, name: str
 
 def test_a_port_of_the_wrong_type_is_refused(tmp_path: Path) -> None:
     state = StateDirectory(tmp_path)
-    ports = {**vars(state.ports()), "s3": "8333"}
-    (tmp_path / "ports.json").write_text(json.dumps(ports))
-    with pytest.raises(StateUnusable, match="ports.json"):
-        state.ports()
+    good = vars(state.ports())
+    for wrong in ("8333", 99_999, 80, 1.5):
+        (tmp_path / "ports.json").write_text(json.dumps({**good, "s3": wrong}))
+        with pytest.raises(StateUnusable, match="ports.json"):
+            state.ports()
 
 
 def test_lost_credentials_are_not_replaced_while_there_is_data(tmp_path: Path) -> None:
