@@ -108,8 +108,12 @@ def open_session(
 def _own_session_config(settings: Settings) -> dict[str, str]:
     master = settings.spark_master or LOCAL_MASTER
     here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    # On a cluster, jobs wait until the executors are there; otherwise the first ones see no slots.
-    there = {"spark.scheduler.minRegisteredResourcesRatio": "0.8"}
+    # On a cluster, the first job waits until most executors are there; otherwise it sees too few slots. (A
+    # standalone master knows how many to wait for only if spark.cores.max is set.)
+    there = {
+        "spark.scheduler.minRegisteredResourcesRatio": "0.8",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    }
     return {
         **session_config(),
         "spark.ui.enabled": "false",

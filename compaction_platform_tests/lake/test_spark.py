@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         for (kind, *arguments), log in zip(daemons, logs, strict=True)
     ]  # fmt: skip
     try:
+        _wait_for_workers(tmp_path / "0.log", 2)
         yield url
     finally:
         for process in processes:
@@ -108,6 +110,13 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             log.close()
 
 
+def _wait_for_workers(master_log: Path, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while master_log.read_text().count("Registering worker") < count:
+        assert time.monotonic() < deadline, master_log.read_text()
+        time.sleep(0.1)
+
+
 @integration
 def test_a_cluster_where_an_executor_is_killed_only_costs_a_retry(lake: EmbeddedLake, cluster: str) -> None:
     environment = without_remote(lake) | {
@@ -115,6 +124,7 @@ def test_a_cluster_where_an_executor_is_killed_only_costs_a_retry(lake: Embedded
         "COMPACTION_SPARK_CONFIG": json.dumps(
             {
                 "spark.executor.memory": "1g",
+                "spark.cores.max": "4",
                 "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
             }
