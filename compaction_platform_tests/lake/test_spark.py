@@ -163,20 +163,6 @@ def test_servers_listen_on_loopback_only(lake: EmbeddedLake, spark: Any) -> None
     assert {re.sub("^::ffff:", "", address) for address in addresses} == {"127.0.0.1"}
 
 
-@integration
-def test_no_secret_is_in_a_log_or_an_unprotected_file(lake: EmbeddedLake, spark: Any) -> None:
-    spark.sql("SHOW NAMESPACES IN lake").collect()  # the catalog, and with it the credentials, are in use now
-    secrets = [lake.credentials.secret_access_key, lake.credentials.postgres_password, lake.credentials.spark_token]
-    files = [*lake.state.logs.iterdir(), lake.state.data / "spark" / "spark.properties"]
-    assert len(files) == 4
-    for file in files:
-        shown = file.read_text(errors="replace")
-        assert shown
-        assert not [secret for secret in secrets if secret in shown], file.name
-    for name in ("lake.env", "credentials.json"):
-        assert (lake.directory / name).stat().st_mode & 0o077 == 0
-
-
 @unit
 def test_a_server_that_is_not_there_is_known_at_once() -> None:
     from compaction_platform.lake.settings import settings_from
