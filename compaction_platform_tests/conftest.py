@@ -1,6 +1,7 @@
 """One embedded lake and one Spark session for the whole test run."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,16 @@ def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("dagster-home")
     (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
     os.environ["DAGSTER_HOME"] = str(home)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def signals_are_heard() -> None:
+    """A background job starts with SIGINT ignored. Dagster then gives SIGTERM the same treatment, every process
+    that a test starts inherits that, and none can be ended in an orderly way."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

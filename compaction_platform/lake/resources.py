@@ -10,7 +10,7 @@ from pydantic import PrivateAttr
 
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings, load_settings
-from compaction_platform.lake.spark import open_session, task_slots
+from compaction_platform.lake.spark import open_session, stop_session, task_slots
 from compaction_platform.lake.spread import Spread
 
 
@@ -43,7 +43,7 @@ class SparkResource(dg.ConfigurableResource[Any]):
     def stop(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            session.stop()
+            stop_session(session)
 
     @property
     def session(self) -> Any:

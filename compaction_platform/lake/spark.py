@@ -53,6 +53,8 @@ def _catalog_properties(settings: Settings) -> dict[str, str]:
         "warehouse": str(settings.catalog_warehouse),
         "client.region": settings.s3_region,
         "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        # Otherwise a session may not see what another process committed in the last 30 seconds.
+        "cache-enabled": "false",
     }
     if settings.catalog_kind == "rest":
         settings.require("catalog_uri", purpose="the Iceberg REST catalog")
@@ -100,7 +102,7 @@ def open_session(
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         session = start(_own_session_config(settings))
-    for name, value in catalog.items():
+    for name, value in {**catalog, "spark.sql.session.timeZone": "UTC"}.items():
         session.conf.set(name, value)
     return session
 
@@ -136,7 +138,26 @@ def spark_session(
     try:
         yield session
     finally:
-        session.stop()
+        stop_session(session)
+
+
+def stop_session(session: "SparkSession") -> None:
+    session.stop()
+    _defuse(session)
+
+
+def _defuse(session: Any) -> None:
+    """Keep the garbage collector from closing a Spark Connect session that is closed already.
+
+    PySpark's destructor waits until the requests of all sessions of the process are done. It may run in any
+    thread, also in the one that signs those requests: then both wait for ever.
+    """
+    if hasattr(session, "client"):
+        session.client.close = _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 def _connect(remote: str) -> "SparkSession":
@@ -146,14 +167,18 @@ def _connect(remote: str) -> "SparkSession":
 
     address = remote.split(";", maxsplit=1)[0].rstrip("/")  # a token may follow
     parts = urlsplit(address)
+    session: Any = None
     try:
         # Spark's own client would try for ten minutes; a server that is not there is known at once.
         socket.create_connection((parts.hostname or "", parts.port or SPARK_CONNECT_PORT), timeout=10).close()
-        session: Any = SparkSession.builder.remote(remote).create()
+        session = SparkSession.builder.remote(remote).create()
         # A server that dies while we work is given half a minute to come back, not ten.
         session.client.set_retry_policies([DefaultPolicy(max_retries=6, max_backoff=15_000)])
         session.version  # noqa: B018 (the first call is what connects)
     except (OSError, PySparkException) as error:
+        if session is not None:
+            session.client.close()
+            _defuse(session)
         raise SparkUnreachable(
             f"Spark Connect at {address} does not answer ({type(error).__name__}). "
             "Is it running, and is the token right? On a laptop, `compaction up` starts it."

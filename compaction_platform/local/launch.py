@@ -8,6 +8,7 @@ nothing unrecorded. Where the kernel offers it (Linux), the server also gets SIG
 import contextlib
 import ctypes
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def main() -> None:
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal_number))
     _end_if_orphaned(int(parent))
+    _listen_to_signals()
     os.execvp(command[0], command)  # noqa: S606
 
 
@@ -33,6 +35,12 @@ def _end_if_orphaned(parent: int) -> None:
     """The parent may have died before this process could ask to be told."""
     if os.getppid() != parent:
         sys.exit(1)
+
+
+def _listen_to_signals() -> None:
+    """Ignored signals are inherited, and a shell's background job ignores some: such a server would not end."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _become(user: str) -> None:

@@ -1,5 +1,6 @@
 """Three ways to a session, one behaviour: the same script runs through each of them."""
 
+import gc
 import json
 import os
 import re
@@ -21,6 +22,7 @@ from compaction_platform.lake.spark import (
     checked_identifier,
     open_session,
     qualified_name,
+    spark_session,
     task_slots,
 )
 from compaction_platform.local.embedded import EmbeddedLake
@@ -153,6 +155,24 @@ def test_a_session_without_the_token_is_refused(lake: EmbeddedLake, settings: Se
 
 
 @integration
+def test_a_session_that_is_over_leaves_the_others_alone(spark: Any, settings: Settings) -> None:
+    """PySpark's destructor would wait for the requests of all sessions; in the wrong thread, for ever."""
+    from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
+    from pyspark.sql.connect.session import SparkSession
+
+    with spark_session(settings) as session:
+        session.range(1).collect()
+    spark.range(1).collect()
+    pool = ExecutePlanResponseReattachableIterator._release_thread_pool_instance
+    assert pool is not None
+    over = [each for each in gc.get_objects() if type(each) is SparkSession and each is not spark]
+    assert over
+    for each in over:
+        each.__del__()  # as the garbage collector does, at a time of its own choice
+    assert ExecutePlanResponseReattachableIterator._release_thread_pool_instance is pool
+
+
+@integration
 def test_servers_listen_on_loopback_only(lake: EmbeddedLake, spark: Any) -> None:
     addresses = set()
     for running in lake.running:
@@ -161,6 +181,20 @@ def test_servers_listen_on_loopback_only(lake: EmbeddedLake, spark: Any) -> None
             addresses |= {c.laddr.ip for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     assert addresses
     assert {re.sub("^::ffff:", "", address) for address in addresses} == {"127.0.0.1"}
+
+
+@integration
+def test_no_secret_is_in_a_log_or_an_unprotected_file(lake: EmbeddedLake, spark: Any) -> None:
+    spark.sql("SHOW NAMESPACES IN lake").collect()  # the catalog, and with it the credentials, are in use now
+    secrets = [lake.credentials.secret_access_key, lake.credentials.postgres_password, lake.credentials.spark_token]
+    files = [*lake.state.logs.iterdir(), lake.state.data / "spark" / "spark.properties"]
+    assert len(files) == 4
+    for file in files:
+        shown = file.read_text(errors="replace")
+        assert shown
+        assert not [secret for secret in secrets if secret in shown], file.name
+    for name in ("lake.env", "credentials.json"):
+        assert (lake.directory / name).stat().st_mode & 0o077 == 0
 
 
 @unit

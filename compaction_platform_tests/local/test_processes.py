@@ -92,6 +92,19 @@ def test_a_server_that_ignores_the_request_is_forced(
     assert running.popen.returncode == -signal.SIGKILL
 
 
+def test_a_server_ends_when_asked_even_if_this_process_ignores_signals(places: tuple[Path, Path], port: int) -> None:
+    """As a background job of a shell does."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        running = start(server(port), *places)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    running.wait_until_ready(20)
+    running.ask_to_stop()
+    running.stop()
+    assert running.popen.returncode == -signal.SIGTERM
+
+
 def test_leftovers_are_ended_by_pid_and_start_time(places: tuple[Path, Path], port: int) -> None:
     running = start(server(port), *places)
     running.wait_until_ready(20)
