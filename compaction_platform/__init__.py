@@ -9,9 +9,10 @@ from typing import Any
 
 _COMPONENTS = {
     "LakeFoundation": "compaction_platform.lake.component",
+    "MergedTable": "compaction_platform.merge.component",
 }
 
-__all__ = ["LakeFoundation"]
+__all__ = ["LakeFoundation", "MergedTable"]
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,14 @@ from compaction_platform.lake.setup import needs_of, setup_job
 def defs() -> dg.Definitions:
     tree = dg.ComponentTree.for_project(Path(__file__).parent)
     platform = dg.Definitions(
-        jobs=[setup_job(needs_of(tree))],
+        jobs=[
+            setup_job(needs_of(tree)),
+            dg.define_asset_job(
+                "checks",
+                selection=dg.AssetSelection.all_asset_checks(),
+                description="All checks and nothing else; for CI. Fails if a blocking check fails.",
+            ),
+        ],
         resources={"lake": LakeResource(), "spark": SparkResource()},
         # One process for a run: with an executor of many processes, every step would start its own JVM.
         executor=dg.in_process_executor,

@@ -6,6 +6,7 @@ A declaration lists its needs; the set-up job meets them all. Meeting a need twi
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from compaction_platform.lake.aws import aws_client
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import local_directory
@@ -26,8 +27,8 @@ class Need(Protocol):
     def description(self) -> str:
         """The thing, as a person would name it."""
 
-    def meet(self, settings: Settings) -> bool:
-        """Create it if it is missing; True if it was."""
+    def meet(self, settings: Settings) -> bool | None:
+        """Create it if it is missing; True if it was. None: this deployment does not need it."""
 
 
 @runtime_checkable
@@ -55,20 +56,9 @@ class LakeBucket:
 
 
 def _create_bucket(name: str, settings: Settings) -> bool:
-    import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    secrets = {
-        "aws_access_key_id": settings.s3_access_key_id,
-        "aws_secret_access_key": settings.s3_secret_access_key,
-        "aws_session_token": settings.s3_session_token,
-    }
-    client = boto3.client(
-        "s3",
-        endpoint_url=settings.s3_endpoint,
-        region_name=settings.s3_region,
-        **{name: secret.get_secret_value() for name, secret in secrets.items() if secret},
-    )
+    client = aws_client("s3", settings, settings.s3_endpoint)
     try:
         client.head_bucket(Bucket=name)
         return False
@@ -131,13 +121,13 @@ class IcebergTable:
         Namespace(self.namespace).meet(settings)
         if catalog.table_exists(identifier):
             return False
-        schema = self._schema()
+        schema = self.schema()
         catalog.create_table_if_not_exists(
             identifier, schema, partition_spec=self._partition_spec(schema), properties=dict(self.properties)
         )
         return True
 
-    def _schema(self) -> "Schema":
+    def schema(self) -> "Schema":
         from pydantic import ValidationError
         from pyiceberg.schema import Schema
         from pyiceberg.types import NestedField

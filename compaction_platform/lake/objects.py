@@ -149,9 +149,30 @@ class Objects:
         with self._explained(key):
             return obstore.get(self._store, key, options={"if_match": etag} if etag else None).bytes()
 
-    def read_range(self, key: str, start: int, end: int) -> "obstore.Bytes":
+    def read_range(self, key: str, start: int, end: int, etag: str | None = None) -> "obstore.Bytes":
+        """Bytes from `start` up to `end`; with an etag, of that version or ObjectChanged."""
         with self._explained(key):
-            return obstore.get_range(self._store, key, start=start, end=end)
+            if etag is None:
+                return obstore.get_range(self._store, key, start=start, end=end)
+            return obstore.get(self._store, key, options={"if_match": etag, "range": (start, end)}).bytes()
+
+    @contextlib.contextmanager
+    def opened(self, key: str) -> Iterator["obstore.ReadableFile"]:
+        """The object as a file that fetches what is read of it."""
+        with self._explained(key):
+            file = obstore.open_reader(self._store, key)
+            try:
+                yield file
+            finally:
+                file.close()
+
+    def now(self) -> datetime:
+        """The store's own time, told by the object `clock` that is written here."""
+        self.write("clock", b"its time of change is the time")
+        seen = self.stat("clock")
+        if seen is None:
+            raise ObjectMissing(f"{self.uri}/clock is gone as soon as it is written; is something deleting here?")
+        return seen.last_modified
 
     def write(self, key: str, data: Buffer) -> None:
         """Store under this key, replacing what is there."""

@@ -9,6 +9,8 @@ from compaction_platform.lake.needs import Need, Needing, NeedUnmet
 from compaction_platform.lake.resources import LakeResource
 from compaction_platform.lake.settings import Settings
 
+OUTCOMES = {True: "created", False: "was there", None: "not needed here"}
+
 
 def needs_of(tree: dg.ComponentTree) -> list[Need]:
     """The needs of everything declared, each once, in the order of declaration."""
@@ -22,7 +24,7 @@ def meet_needs(needs: Sequence[Need], settings: Settings, say: Callable[[str], N
     outcomes, problems = [], []
     for need in needs:
         try:
-            outcome = "created" if need.meet(settings) else "was there"
+            outcome = OUTCOMES[need.meet(settings)]
         except CompactionError as error:
             outcome = "failed"
             problems.append(str(error))

@@ -1,0 +1,1 @@
+"""Staging Parquet files (Bronze) become one Iceberg table (Silver), one row for each key."""

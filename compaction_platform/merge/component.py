@@ -1,0 +1,289 @@
+"""`MergedTable` as users write it in YAML. Checks what can be checked without touching anything."""
+
+import re
+from datetime import timedelta
+from typing import Annotated, Literal
+
+import dagster as dg
+from pydantic import AfterValidator, Field, model_validator
+
+from compaction_platform.lake.glue import GlueParquetTable
+from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need
+from compaction_platform.lake.settings import SettingsInvalid
+from compaction_platform.lake.spark import checked_identifier
+from compaction_platform.merge.assets import cleaned_asset, merge_assets, merge_job
+from compaction_platform.merge.checks import EventTime
+from compaction_platform.merge.plan import start_of
+from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
+from compaction_platform.merge.schedules import merge_schedule
+from compaction_platform.merge.sensors import merge_sensor
+
+TABLE_PROPERTIES = (
+    ("format-version", "2"),
+    ("write.merge.mode", "merge-on-read"),
+    ("write.update.mode", "merge-on-read"),
+    ("write.delete.mode", "merge-on-read"),
+    ("write.parquet.compression-codec", "zstd"),
+)
+
+
+def _name(name: str) -> str:
+    if name.startswith("_"):
+        raise ValueError(f"{name!r}: names that begin with an underscore are the platform's own")
+    try:
+        return checked_identifier(name)
+    except SettingsInvalid as error:
+        raise ValueError(str(error)) from None
+
+
+def _duration(text: str) -> str:
+    if not re.fullmatch(r"\d+[smhd]", text):
+        raise ValueError(f"{text!r} is not a duration; examples: 90s, 10m, 2h, 1d")
+    return text
+
+
+def as_timedelta(text: str) -> timedelta:
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[text[-1]]
+    return timedelta(**{unit: int(text[:-1])})
+
+
+def _hour(text: str) -> str:
+    try:
+        start_of(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an hour; example: 2026-01-01-00:00") from None
+    return text
+
+
+def _transform(text: str) -> str:
+    partition_field(text)
+    return text
+
+
+def partition_field(text: str) -> PartitionField:
+    """`day(event_time)`, `bucket(16, user_id)`, `country`."""
+    match = re.fullmatch(r"\s*(?:(\w+)\s*\(\s*(?:(\d+)\s*,\s*)?(\w+)\s*\)|(\w+))\s*", text)
+    if not match:
+        raise ValueError(f"{text!r} is not a partition; examples: day(event_time), bucket(16, user_id), country")
+    transform, number, column, alone = match.groups()
+    if alone:
+        return PartitionField(alone, "identity")
+    known = {"hour", "day", "month", "year", "identity"} if number is None else {"bucket", "truncate"}
+    if transform not in known:
+        raise ValueError(f"{text!r}: {transform} is not a transform; there are {', '.join(sorted(known))}")
+    return PartitionField(column, f"{transform}[{number}]" if number else transform)
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Duration = Annotated[str, AfterValidator(_duration)]
+Hour = Annotated[str, AfterValidator(_hour)]
+Transform = Annotated[str, AfterValidator(_transform)]
+
+
+class Source(dg.Model, dg.Resolvable):
+    """Where producers put files."""
+
+    uri: Annotated[
+        str, Field(description="s3://bucket/prefix, a path, or a prefix below COMPACTION_LAKE_URI such as staging.")
+    ]
+    glob: Annotated[
+        str,
+        Field(description="Which files below it; ** crosses directories. Names beginning with _ or . never count."),
+    ] = "**/*.parquet"
+    first_hour: Annotated[
+        Hour, Field(description="The first hour of arrival (UTC); what arrived earlier is left alone.")
+    ] = "2024-01-01-00:00"
+
+
+class DeclaredColumn(dg.Model, dg.Resolvable):
+    name: Annotated[Name, Field(description="Lower-case letters, digits, underscores.")]
+    type: Annotated[
+        str,
+        Field(description="An Iceberg type: string, int, long, double, decimal(38, 0), date, timestamptz, list<…>, …"),
+    ]
+    doc: Annotated[str, Field(description="What the column means; kept in the table and shown in Dagster.")] = ""
+    role: Annotated[
+        Literal["key", "version", "event_time", "enrichment", "attribute"],
+        Field(
+            description="key: identifies the event. version: tells which row is newer. event_time: when it happened "
+            "(freshness looks at it). enrichment: filled in later, never overwritten by NULL. The lists key, order_by "
+            "and keep_when_null are taken from the roles where they are not given."
+        ),
+    ] = "attribute"
+
+
+class Target(dg.Model, dg.Resolvable):
+    """The Iceberg table."""
+
+    namespace: Annotated[Name, Field(description="Iceberg namespace.")] = "silver"
+    name: Annotated[Name, Field(description="Name of the table, and of its assets.")]
+    columns: Annotated[list[DeclaredColumn], Field(description="The table's columns, in order.", min_length=1)]
+    partition_by: Annotated[
+        list[Transform],
+        Field(
+            description="Iceberg partition transforms: day(event_time), bucket(16, user_id), country.",
+            default_factory=list,
+        ),
+    ]
+
+
+class Freshness(dg.Model, dg.Resolvable):
+    """How old the newest event may be."""
+
+    warn_after: Annotated[Duration | None, Field(description="Warn when the newest event is older, e.g. 2h.")] = None
+    fail_after: Annotated[Duration | None, Field(description="Fail when the newest event is older, e.g. 1d.")] = None
+
+
+class MergedTable(dg.Component, dg.Model, dg.Resolvable):
+    """Staging Parquet files become one Iceberg table, one row for each key, the newest."""
+
+    source: Annotated[Source, Field(description="Where producers put files.")]
+    table: Annotated[Target, Field(description="The Iceberg table.")]
+    key: Annotated[
+        list[str], Field(description="Columns that identify a row; default: those of role key.", default_factory=list)
+    ]
+    order_by: Annotated[
+        list[str],
+        Field(
+            description="Which of two rows of a key is newer: the first of these columns that differs decides. "
+            "Default: those of role version. Ties go to the later file name, then the later row.",
+            default_factory=list,
+        ),
+    ]
+    keep_when_null: Annotated[
+        list[str],
+        Field(
+            description="Columns that a NULL never overwrites; default: those of role enrichment.", default_factory=list
+        ),
+    ]
+    on_new_column: Annotated[
+        Literal["add", "ignore", "reject"],
+        Field(
+            description="A file has a column the table lacks. add: the table gets it. ignore: it is left out, and "
+            "listed. reject: the file is quarantined."
+        ),
+    ] = "add"
+    cleanup: Annotated[
+        Literal["lifecycle", "archive", "delete"],
+        Field(
+            description="What becomes of merged files. lifecycle: nothing, the bucket's own rules see to it. "
+            "archive: they move to archive/<table>. delete: they are deleted."
+        ),
+    ] = "lifecycle"
+    partition_may_change: Annotated[
+        bool,
+        Field(
+            description="An event may come again with another partition value. Costs a look at the whole table for "
+            "each merge; leave it off where, as usual, the partition column is part of the event's identity."
+        ),
+    ] = False
+    arrival_grace: Annotated[
+        Duration, Field(description="How long after an hour's end to wait for files that show up late.")
+    ] = "10m"
+    schedule: Annotated[
+        str | None, Field(description="A cron such as `0 6 * * *`, instead of the sensor. Times are UTC.")
+    ] = None
+    freshness: Annotated[Freshness | None, Field(description="How old the newest event may be.")] = None
+
+    @model_validator(mode="after")
+    def _columns_exist(self) -> "MergedTable":
+        names = [column.name for column in self.table.columns]
+        if doubled := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"table.columns: {', '.join(sorted(doubled))} is declared twice")
+        for field, role in (("key", "key"), ("order_by", "version"), ("keep_when_null", "enrichment")):
+            by_role = [column.name for column in self.table.columns if column.role == role]
+            given = getattr(self, field)
+            if given and by_role and set(given) != set(by_role):
+                raise ValueError(f"{field} is {given}, but the columns of role {role} are {by_role}")
+            for name in given:
+                if name not in names:
+                    raise ValueError(f"{field}: {name} is not a column of the table; there are {', '.join(names)}")
+        if not self._listed("key", "key"):
+            raise ValueError("no key: give `key`, or role: key to a column")
+        for text in self.table.partition_by:
+            if partition_field(text).column not in names:
+                raise ValueError(f"partition_by: {text} names no column of the table; there are {', '.join(names)}")
+        if wrong := set(self._listed("keep_when_null", "enrichment")) & {
+            *self._listed("key", "key"),
+            *self._listed("order_by", "version"),
+        }:
+            raise ValueError(f"keep_when_null: {', '.join(sorted(wrong))} is also in key or order_by")
+        if self.freshness and not self._event_time_column():
+            raise ValueError(
+                "freshness needs to know the data's own time: give role: event_time to a column of type timestamptz"
+            )
+        self._iceberg_table().schema()
+        return self
+
+    def _listed(self, field: str, role: str) -> tuple[str, ...]:
+        return tuple(getattr(self, field) or (column.name for column in self.table.columns if column.role == role))
+
+    def _event_time_column(self) -> str | None:
+        times = [column.name for column in self.table.columns if column.role == "event_time"]
+        return next((name for name in times if self._type_of(name) in ("timestamptz", "timestamp")), None)
+
+    def _type_of(self, name: str) -> str:
+        return next(column.type for column in self.table.columns if column.name == name)
+
+    def _event_time(self) -> EventTime | None:
+        column = self._event_time_column()
+        if column is None or self.freshness is None:
+            return None
+        warn, fail = self.freshness.warn_after, self.freshness.fail_after
+        return EventTime(column, as_timedelta(warn) if warn else None, as_timedelta(fail) if fail else None)
+
+    def rules(self) -> MergeRules:
+        return MergeRules(
+            namespace=self.table.namespace,
+            table=self.table.name,
+            source=self.source.uri,
+            glob=self.source.glob,
+            key=self._listed("key", "key"),
+            order_by=self._listed("order_by", "version"),
+            keep_when_null=self._listed("keep_when_null", "enrichment"),
+            partition_by=tuple(partition_field(text) for text in self.table.partition_by),
+            on_new_column=self.on_new_column,
+            cleanup=self.cleanup,
+            partition_may_change=self.partition_may_change,
+            arrival_grace=as_timedelta(self.arrival_grace),
+            first_hour=self.source.first_hour,
+        )
+
+    def columns(self) -> tuple[Column, ...]:
+        declared = tuple(Column(column.name, column.type, column.doc) for column in self.table.columns)
+        origin = (
+            Column(FILE_COLUMN, "string", "The staged file this row came from."),
+            Column(ROW_COLUMN, "long", "The row's position in that file."),
+        )
+        return (*declared, *origin)
+
+    def _iceberg_table(self) -> IcebergTable:
+        return IcebergTable(
+            namespace=self.table.namespace,
+            name=self.table.name,
+            columns=self.columns(),
+            partitioned_by=tuple((field.column, field.transform) for field in self.rules().partition_by),
+            properties=TABLE_PROPERTIES,
+        )
+
+    def needs(self) -> list[Need]:
+        staging = GlueParquetTable(
+            database="bronze",
+            name=f"staging_{self.table.name}",
+            columns=self.columns()[:-2],
+            location=self.source.uri,
+        )
+        return [Namespace(self.table.namespace), self._iceberg_table(), staging]
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        rules = self.rules()
+        job = merge_job(rules)
+        assets = [merge_assets(rules, self.columns(), self._event_time())]
+        if rules.cleanup != "lifecycle":
+            assets.append(cleaned_asset(rules))
+        automation: dict[str, list[dg.SensorDefinition] | list[dg.ScheduleDefinition]] = (
+            {"schedules": [merge_schedule(rules, job, self.schedule)]}
+            if self.schedule
+            else {"sensors": [merge_sensor(rules, job)]}
+        )
+        return dg.Definitions(assets=assets, jobs=[job], **automation)  # type: ignore[arg-type]

@@ -1,0 +1,358 @@
+"""The intake: decode everything that arrived in some hours, set bad files aside, leave a manifest for each hour.
+
+A manifest is named by its batch's digest and lists every file with its fate. It is kept beside the lake's data
+under a hidden prefix, where a merge that comes later, and the sensor, find it.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from pyiceberg.exceptions import CommitFailedException
+
+from compaction_platform.lake.columns import arrow_schema, holds, spark_columns
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.lake.spread import share_out
+from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
+from compaction_platform.merge.rules import ORIGIN, MergeRules, Places
+from compaction_platform.merge.staged_files import FileReport, Reading, new_column, survey
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame
+
+    from compaction_platform.lake.settings import Settings
+    from compaction_platform.lake.spread import Spread
+
+SMALL_BATCH_BYTES = 32 << 20
+SMALL_BATCH_FILES = 2_000
+SMALL_BATCH_DECODED_BYTES = 256 << 20
+FETCHES_AT_ONCE = 16
+REPORT_COLUMN = "_report"
+
+
+class NoIntake(CompactionError):
+    """An hour is to be merged that was never taken in."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the intake found in one hour."""
+
+    hour: str
+    digest: str
+    files: tuple[FileReport, ...]
+
+    @property
+    def sound(self) -> tuple[FileReport, ...]:
+        return tuple(file for file in self.files if file.fate == "sound")
+
+    @property
+    def quarantined(self) -> tuple[FileReport, ...]:
+        return tuple(file for file in self.files if file.fate == "quarantined")
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def rejected(self) -> int:
+        return sum(file.rejected for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        values = json.loads(text)
+        files = tuple(FileReport.from_json(json.dumps(file)) for file in values["files"])
+        return cls(values["hour"], values["digest"], files)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The manifests and receipts of one table, `<kind>/<hour>/<digest>.json`."""
+
+    store: Objects
+    kind: str
+
+    def put(self, hour: str, digest: str, text: str) -> None:
+        self.store.write(self._key(hour, digest), text.encode())
+
+    def get(self, hour: str, digest: str) -> str | None:
+        try:
+            return bytes(self.store.read(self._key(hour, digest))).decode()
+        except ObjectMissing:
+            return None
+
+    def digests(self, hour: str) -> list[str]:
+        """What is there for an hour, the latest first, by the store's clock."""
+        found = sorted(self.store.list(f"{self.kind}/{_as_path(hour)}"), key=lambda stored: stored.last_modified)
+        return [stored.key.rsplit("/", 1)[-1].removesuffix(".json") for stored in reversed(found)]
+
+    def all(self) -> dict[str, list[str]]:
+        """The digests of every hour."""
+        found: dict[str, list[str]] = {}
+        for stored in self.store.list(self.kind):
+            path, _, name = stored.key.rpartition("/")
+            hour = path.rpartition("/")[-1]
+            found.setdefault(f"{hour[:-2]}:{hour[-2:]}", []).append(name.removesuffix(".json"))
+        return found
+
+    def _key(self, hour: str, digest: str) -> str:
+        return f"{self.kind}/{_as_path(hour)}/{digest}.json"
+
+
+def _as_path(hour: str) -> str:
+    return hour.replace(":", "")
+
+
+def manifests_of(places: Places, settings: "Settings") -> Shelf:
+    return Shelf(Objects.at(places.state, settings), "intake")
+
+
+def receipts_of(places: Places, settings: "Settings") -> Shelf:
+    return Shelf(Objects.at(places.state, settings), "merged")
+
+
+def staged_files(rules: MergeRules, places: Places, settings: "Settings") -> Iterator[StagedFile]:
+    """Every data file in the staging area, with the store's own time of arrival."""
+    for stored in Objects.at(places.staging, settings).list():
+        if is_data(stored.key, rules.glob):
+            yield StagedFile(stored.key, stored.size, stored.etag, stored.last_modified)
+
+
+def staged_batches(rules: MergeRules, places: Places, settings: "Settings", hours: Iterable[str]) -> list[Batch]:
+    """What is staged for these hours now; an hour in which nothing arrived has an empty batch."""
+    wanted = set(hours)
+    found = batches(file for file in staged_files(rules, places, settings) if file.hour in wanted)
+    return [found.get(hour, Batch(hour, ())) for hour in sorted(wanted)]
+
+
+def batch_of(manifest: Manifest) -> Batch:
+    """The sound files of an earlier intake."""
+    from datetime import datetime
+
+    return Batch(
+        manifest.hour,
+        tuple(
+            StagedFile(file.key, file.size, file.etag, datetime.fromisoformat(file.arrived)) for file in manifest.sound
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class TakenIn:
+    """The outcome of an intake: reports for all files, and the rows of the sound ones as a Spark DataFrame."""
+
+    reports: tuple[FileReport, ...]
+    columns: pyarrow.Schema  # the table's own; the rows carry their origin besides
+    rows: "DataFrame"
+    release: Callable[[], object]
+
+    def manifest(self, batch: Batch) -> Manifest:
+        """The manifest of one of the batches. A file that changed while it was read belongs to a later hour."""
+        by_key = {report.key: report for report in self.reports}
+        reports = [by_key[file.key] for file in batch.files]
+        there = batch.without({report.key for report in reports if report.fate == "changed"})
+        return Manifest(batch.hour, there.digest, tuple(by_key[file.key] for file in there.files))
+
+    @property
+    def count(self) -> int:
+        return sum(report.rows - report.rejected for report in self.reports if report.fate == "sound")
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Where to read from and with what."""
+
+    rules: MergeRules
+    settings: "Settings"
+    spread: "Spread"
+    dry_run: bool = False
+    say: Callable[[str], None] = lambda text: None
+
+    @property
+    def places(self) -> Places:
+        return Places.of(self.rules, self.settings)
+
+    def take_in(self, files: Sequence[StagedFile], table: "Table") -> TakenIn:
+        """Decode these files into rows for the table, adding new columns to it where the rules say so."""
+        staging = Objects.at(self.places.staging, self.settings)
+        fetched = _fetch_if_small(staging, files)
+        columns = self._columns_for(staging, files, fetched, table)
+        reading = Reading(
+            staging=staging,
+            quarantine=None if self.dry_run else Objects.at(self.places.quarantine, self.settings),
+            columns=columns,
+            key=self.rules.key,
+            on_new_column=self.rules.on_new_column,
+            fetched=fetched or {},
+        )
+        if fetched is None or _decoded_bytes(fetched) > SMALL_BATCH_DECODED_BYTES:
+            return self._in_tasks(replace(reading, fetched={}), files)
+        return self._here(reading, files)
+
+    def _columns_for(
+        self, staging: Objects, files: Sequence[StagedFile], fetched: dict[str, bytes] | None, table: "Table"
+    ) -> pyarrow.Schema:
+        """The table's columns, with those of the files that are new and welcome."""
+        if self.rules.on_new_column != "add":
+            return _own_columns(table)
+        if fetched is not None:
+            schemas = [survey(staging, file.key, fetched.get(file.key, b"")) for file in files]
+        else:
+            keys = [file.key for file in files]
+            outcomes = self.spread.run(partial(survey, staging), keys, weight=lambda key: 1 << 16)
+            schemas = [outcome.value for outcome in outcomes]
+        found = [schema for schema in schemas if schema is not None]
+        return _own_columns(table) if not found else self._add_columns(table, found)
+
+    def _add_columns(self, table: "Table", schemas: list[pyarrow.Schema]) -> pyarrow.Schema:
+        new = _new_columns(_own_columns(table), schemas)
+        if not new:
+            return _own_columns(table)
+        self.say(f"new columns: {', '.join(f'{name} {kind}' for name, kind in new.items())}")
+        if self.dry_run:
+            return _with_columns(table, new)
+        for _ in range(5):  # someone else may be changing the table, too
+            with suppress(CommitFailedException), table.update_schema() as update:
+                for name, kind in new.items():
+                    update.add_column(name, kind, doc="Added from staged files.")
+            table.refresh()
+            new = {name: kind for name, kind in new.items() if name not in table.schema().column_names}
+            if not new:
+                return _own_columns(table)
+        raise CompactionError(f"columns could not be added to {self.rules.full_name}: its schema changes all the time.")
+
+    def _here(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
+        """Little work: the rows fit into this process, and Spark gets them as one table."""
+        with ThreadPoolExecutor(max(2, self.spread.slots)) as pool:
+            results = list(pool.map(lambda file: _read_whole(reading, file), files))
+        reports = tuple(report for report, _ in results)
+        rows = pyarrow.Table.from_batches([batch for _, read in results for batch in read], reading.output)
+        assert self.spread.session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
+        frame = self.spread.session.createDataFrame(rows) if rows.num_rows else _no_rows(self.spread, reading)
+        self._tell(reports)
+        return TakenIn(reports, reading.columns, frame, release=lambda: None)
+
+    def _in_tasks(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
+        """Much work: Spark tasks read the files. The rows are kept by Spark, on disk where memory ends, so that
+        the merge and its audit do not read the files again."""
+        assert self.spread.session is not None  # noqa: S101
+        tasks = [[files[n] for n in task] for task in share_out([file.size for file in files], self.spread.slots)]
+        output = reading.output.append(pyarrow.field(REPORT_COLUMN, pyarrow.string()))
+
+        def read_files(numbers: Iterable[Any]) -> Iterable[Any]:
+            for batch in numbers:
+                for number in batch.column(0).to_pylist():
+                    for file in tasks[number]:
+                        yield from _rows_and_report(reading, file, output)
+
+        numbers = self.spread.session.range(0, len(tasks), 1, len(tasks))
+        everything = numbers.mapInArrow(read_files, spark_columns(output)).persist()
+        try:
+            answers = everything.where(f"{REPORT_COLUMN} IS NOT NULL").select(REPORT_COLUMN).collect()
+        except BaseException:
+            everything.unpersist()
+            raise
+        reports = tuple(FileReport.from_json(row[0]) for row in answers)
+        self._tell(reports)
+        frame = everything.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
+        return TakenIn(reports, reading.columns, frame, release=everything.unpersist)
+
+    def _tell(self, reports: Sequence[FileReport]) -> None:
+        rows = sum(report.rows for report in reports)
+        size = sum(report.size for report in reports)
+        self.say(f"decoded {len(reports)} files, {size / 1e6:.1f} MB, {rows:,} rows")
+        for report in reports:
+            if report.fate != "sound":
+                self.say(f"{report.key}: {report.fate}: {report.reason}")
+            if report.rejected:
+                self.say(f"{report.key}: {report.rejected} rows have no key and are set aside")
+
+
+def _own_columns(table: "Table") -> pyarrow.Schema:
+    schema = arrow_schema(table.schema())
+    return pyarrow.schema([column for column in schema if column.name not in ORIGIN])
+
+
+def _with_columns(table: "Table", new: dict[str, Any]) -> pyarrow.Schema:
+    from compaction_platform.lake.columns import arrow_type
+
+    return pyarrow.schema([*_own_columns(table), *((name, arrow_type(kind)) for name, kind in new.items())])
+
+
+def _new_columns(table: pyarrow.Schema, schemas: Iterable[pyarrow.Schema]) -> dict[str, Any]:
+    """Columns the table lacks, each with the widest type among the files; one that cannot be added is left to
+    the reading of its file to report."""
+    from compaction_platform.lake.columns import arrow_type
+
+    new: dict[str, Any] = {}
+    for schema in schemas:
+        for column in schema:
+            if column.name.lower() in table.names or pyarrow.types.is_null(column.type):
+                continue
+            with suppress(CompactionError):
+                name, kind = new_column(column)
+                if name not in new or holds(arrow_type(kind), arrow_type(new[name])):
+                    new[name] = kind
+    return new
+
+
+def _fetch_if_small(staging: Objects, files: Sequence[StagedFile]) -> dict[str, bytes] | None:
+    """The bytes of all files if they are few and small; one that changed meanwhile is left out."""
+    if len(files) > SMALL_BATCH_FILES or sum(file.size for file in files) > SMALL_BATCH_BYTES:
+        return None
+
+    def fetch(file: StagedFile) -> tuple[str, Any] | None:
+        from compaction_platform.lake.objects import ObjectChanged
+
+        try:
+            return file.key, staging.read(file.key, file.etag)
+        except (ObjectChanged, ObjectMissing):
+            return None  # reading it again will tell
+
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        return dict(fetched for fetched in pool.map(fetch, files) if fetched is not None)
+
+
+def _decoded_bytes(fetched: dict[str, bytes]) -> int:
+    """About how much memory the rows will take, as far as the footers tell."""
+    import pyarrow.parquet
+
+    total = 0
+    for data in fetched.values():
+        with suppress(pyarrow.ArrowException, OSError, ValueError):
+            metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(pyarrow.py_buffer(data)))
+            total += sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return total
+
+
+def _read_whole(reading: Reading, file: StagedFile) -> tuple[FileReport, list[pyarrow.RecordBatch]]:
+    report, rows = reading.read(file)
+    return report, list(rows)
+
+
+def _rows_and_report(reading: Reading, file: StagedFile, output: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    report, rows = reading.read(file)
+    for batch in rows:
+        nothing = pyarrow.nulls(batch.num_rows, pyarrow.string())
+        yield pyarrow.RecordBatch.from_arrays([*batch.columns, nothing], schema=output)
+    empty = [pyarrow.nulls(1, column.type) for column in output][:-1]
+    yield pyarrow.RecordBatch.from_arrays([*empty, pyarrow.array([report.to_json()])], schema=output)
+
+
+def _no_rows(spread: "Spread", reading: Reading) -> "DataFrame":
+    assert spread.session is not None  # noqa: S101
+    return spread.session.createDataFrame([], spark_columns(reading.output))

@@ -1,0 +1,308 @@
+"""Merge staged rows into the table: write to a branch, audit it, publish it in one atomic step.
+
+Readers see main only. A merge starts from one snapshot of main, and main moves to the result only if it is
+still at that snapshot; otherwise the branch is dropped and the merge is done again from the new main. So two
+merges at once, or maintenance in between, cost time and nothing else.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow
+from pyiceberg.exceptions import CommitFailedException
+
+from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.history import published
+from compaction_platform.lake.spark import qualified_name
+from compaction_platform.merge import sql
+from compaction_platform.merge.rules import MergeRules
+from compaction_platform.merge.sql import Bounds, quoted
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+    from compaction_platform.lake.settings import Settings
+    from compaction_platform.merge.intake import TakenIn
+
+ATTEMPTS = 5
+SHOWN_ROWS = 20
+BRANCH_LIFE_MS = 24 * 3600 * 1000  # a branch left by a killed run goes with the next expiry of snapshots
+BATCHES_PROPERTY = "compaction.batches"
+RUN_PROPERTY = "compaction.run-id"
+
+
+class AuditFailed(CompactionError):
+    """The merged branch is not what it should be. Nothing was published."""
+
+    def __init__(self, message: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
+class MergeConflict(CompactionError):
+    """Others kept changing the table while we merged. Nothing was published."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was counted in the partitions a merge touched, before it was published."""
+
+    rows_before: int = 0
+    rows_after: int = 0
+    staged_keys: int = 0
+    staged_keys_found: int = 0
+    wrong_rows: int = 0
+    doubled_keys: int = 0
+
+    def problems(self, inserted: int, expected_keys: int) -> list[str]:
+        found = []
+        if self.staged_keys != expected_keys:
+            found.append(f"{expected_keys} staged keys became {self.staged_keys} while merging")
+        if self.staged_keys_found != self.staged_keys:
+            found.append(f"{self.staged_keys - self.staged_keys_found} staged keys are missing")
+        if self.wrong_rows:
+            found.append(f"{self.wrong_rows} rows are neither the staged ones nor newer")
+        if self.doubled_keys:
+            found.append(f"{self.doubled_keys} keys are there more than once")
+        if self.rows_before + inserted != self.rows_after:
+            found.append(f"{self.rows_before} rows + {inserted} inserted are not {self.rows_after}")
+        return found
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What a merge did, or in a dry run would do."""
+
+    snapshot_id: int | None
+    keys: int = 0
+    inserted: int = 0
+    updated: int = 0
+    bytes_written: int = 0
+    published: bool = False
+    attempts: int = 0
+    audit: Audit | None = None
+    partitions: int = 0
+
+    @property
+    def unchanged(self) -> int:
+        return self.keys - self.inserted - self.updated
+
+
+def merged_batches(table: "Table") -> set[tuple[str, str]]:
+    """Hour and digest of every batch in main's history."""
+    return {
+        (hour, digest)
+        for text in published(table).properties(BATCHES_PROPERTY)
+        for hour, digest in json.loads(text).items()
+    }
+
+
+@dataclass(frozen=True)
+class Merger:
+    """One table, and the Spark session to merge with."""
+
+    rules: MergeRules
+    settings: "Settings"
+    session: "SparkSession"
+    run_id: str = ""
+    say: Callable[[str], None] = lambda text: None
+
+    def load_table(self) -> "Table":
+        return open_catalog(self.settings).load_table(self.rules.identifier)
+
+    @property
+    def name(self) -> str:
+        return qualified_name(self.settings, *self.rules.identifier)
+
+    def merge(self, taken: "TakenIn", batches: Mapping[str, str], *, dry_run: bool = False) -> Merged:
+        """Merge these rows, the batches (digest by hour) of the table's history-to-be."""
+        with self._staged(taken) as staged:
+            for attempt in range(1, ATTEMPTS + 1):
+                table = self.load_table()
+                bounds = self._bounds(staged, table)
+                if dry_run or not published(table).complete:
+                    effect = self._effect(staged, bounds, table)
+                    if dry_run or effect.inserted + effect.updated == 0:
+                        return effect
+                try:
+                    return self._merge_once(staged, bounds, table, batches, attempt)
+                except CommitFailedException:
+                    self.say(
+                        f"the table changed while we merged (attempt {attempt}); starting again from its new state"
+                    )
+        raise MergeConflict(
+            f"{self.rules.full_name} changed during each of {ATTEMPTS} attempts to merge. Nothing was published and "
+            "nothing is lost; run again when the other writer is done."
+        )
+
+    def _merge_once(
+        self, staged: "Staged", bounds: Bounds, table: "Table", batches: Mapping[str, str], attempt: int
+    ) -> Merged:
+        base = table.metadata.current_snapshot_id
+        branch = f"merge_{secrets.token_hex(6)}"
+        into = f"{self.name}.{quoted(f'branch_{branch}')}"
+        self._create_branch(table, branch)
+        try:
+            with self._stamped({BATCHES_PROPERTY: json.dumps(batches), RUN_PROPERTY: self.run_id}):
+                statement = sql.merge(self.rules, staged.columns, into=into, staged=staged.view, bounds=bounds)
+                self.session.sql(statement, dict(bounds.values)).collect()
+            table.refresh()
+            result = self._counted(table, branch, base, staged, attempt)
+            if result.inserted + result.updated == 0:
+                self.say("every staged row is in the table already; nothing to publish")
+                self._drop_branch(table, branch)
+                return result
+            self.say(f"merged into a branch: {result.inserted:,} rows inserted, {result.updated:,} updated; auditing")
+            audit = self._audited(staged, bounds, into, base, result)
+            self._publish(table, branch, base)
+        except BaseException:
+            with suppress(Exception):
+                self._drop_branch(self.load_table(), branch)
+            raise
+        self.say(f"published snapshot {result.snapshot_id}")
+        return Merged(**{**result.__dict__, "published": True, "audit": audit})
+
+    # ------------------------------------------------------------ the batch
+
+    @contextmanager
+    def _staged(self, taken: "TakenIn") -> Iterator["Staged"]:
+        """The batch with one row for each key, as a view that Spark keeps until the merge is over."""
+        token = secrets.token_hex(6)
+        rows_view, view = f"staged_rows_{token}", f"staged_{token}"
+        taken.rows.createOrReplaceTempView(rows_view)
+        newest = self.session.sql(sql.newest_of_each_key(self.rules, taken.columns, rows_view)).persist()
+        newest.createOrReplaceTempView(view)
+        try:
+            yield Staged(view, newest, taken.columns, self._rows(sql.partitions_of(self.rules, view)))
+        finally:
+            newest.unpersist()  # while the view it reads from is still known
+            self.session.catalog.dropTempView(view)
+            self.session.catalog.dropTempView(rows_view)
+
+    def _bounds(self, staged: "Staged", table: "Table") -> Bounds:
+        """Literal limits on the partition columns, so that Iceberg opens only the partitions the batch is about."""
+        partitions = staged.partitions
+        if self.rules.partition_may_change and table.metadata.current_snapshot_id is not None:
+            moved_from = f"LEFT SEMI JOIN {staged.view} s ON {sql.same_key(self.rules)}"
+            partitions = [*partitions, *self._rows(sql.partitions_of(self.rules, self.name, moved_from))]
+        return sql.bounds_of(self.rules, staged.columns, partitions)
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in self.session.sql(query).collect()]
+
+    # ------------------------------------------------------------ the branch
+
+    def _create_branch(self, table: "Table", branch: str) -> None:
+        base = table.metadata.current_snapshot_id
+        if base is not None:
+            table.manage_snapshots().create_branch(base, branch, max_ref_age_ms=BRANCH_LIFE_MS).commit()
+        else:  # only Spark can branch off a table that has no snapshot yet
+            self.session.sql(f"ALTER TABLE {self.name} CREATE BRANCH {quoted(branch)} RETAIN 1 DAYS")
+
+    def _drop_branch(self, table: "Table", branch: str) -> None:
+        if branch in table.metadata.refs:
+            table.manage_snapshots().remove_branch(branch).commit()
+
+    @contextmanager
+    def _stamped(self, properties: Mapping[str, str]) -> Iterator[None]:
+        """Snapshots written inside carry these properties in their summary."""
+        names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in properties.items()}
+        for name, value in names.items():
+            self.session.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in names:
+                self.session.conf.unset(name)
+
+    def _publish(self, table: "Table", branch: str, base: int | None) -> None:
+        """Move main to the branch and drop the branch, in one commit that fails if main is not at `base` any more."""
+        table.refresh()
+        if table.metadata.current_snapshot_id != base:
+            raise CommitFailedException("main moved")
+        result = table.metadata.refs[branch].snapshot_id
+        table.manage_snapshots().set_current_snapshot(result).remove_branch(branch).commit()
+
+    # ------------------------------------------------------------ the proof
+
+    def _counted(self, table: "Table", branch: str, base: int | None, staged: "Staged", attempt: int) -> Merged:
+        """What the merge wrote, as its own snapshot tells; the audit counts again for itself."""
+        snapshot = table.snapshot_by_name(branch)
+        if snapshot is None or snapshot.snapshot_id == base or snapshot.summary is None:
+            raise CompactionError(f"the merge into {self.rules.full_name} left no snapshot. Nothing was published.")
+        summary = snapshot.summary.additional_properties
+        added = int(summary.get("added-records", 0))
+        # Iceberg writes a data file's earlier deletes again, together with the new ones.
+        updated = int(summary.get("added-position-deletes", 0)) - int(summary.get("removed-position-deletes", 0))
+        return Merged(
+            snapshot_id=snapshot.snapshot_id,
+            keys=staged.keys,
+            inserted=added - updated,
+            updated=updated,
+            bytes_written=int(summary.get("added-files-size", 0)),
+            attempts=attempt,
+            partitions=len(staged.partitions),
+        )
+
+    def _audited(self, staged: "Staged", bounds: Bounds, into: str, base: int | None, result: Merged) -> Audit:
+        before = f"{self.name} VERSION AS OF {base}" if base is not None else f"(SELECT * FROM {into} WHERE false)"  # noqa: S608
+        query = sql.audit(self.rules, staged.columns, result=into, staged=staged.view, before=before, bounds=bounds)
+        (row,) = self.session.sql(query, dict(bounds.values)).collect()
+        audit = Audit(**{name: int(value) for name, value in row.asDict().items()})
+        if problems := audit.problems(result.inserted, staged.keys):
+            rows = self._evidence(staged, bounds, into)
+            raise AuditFailed(
+                f"the merge into {self.rules.full_name} did not pass its audit: {'; '.join(problems)}. Nothing was "
+                f"published; the table is as it was. Rows: {rows[:5]}",
+                rows,
+            )
+        return audit
+
+    def _evidence(self, staged: "Staged", bounds: Bounds, into: str) -> list[dict[str, Any]]:
+        arguments = dict(bounds.values)
+        wrong = sql.missing_or_wrong(
+            self.rules, staged.columns, result=into, staged=staged.view, bounds=bounds, limit=SHOWN_ROWS
+        )
+        doubled = sql.doubled_keys(self.rules, result=into, bounds=bounds, limit=SHOWN_ROWS)
+        rows = [*self.session.sql(wrong, arguments).collect(), *self.session.sql(doubled, arguments).collect()]
+        return [row.asDict() for row in rows]
+
+    def missing_or_wrong(self, taken: "TakenIn") -> list[dict[str, Any]]:
+        """Staged keys that are not in the published table with their content or a newer one, a few of them."""
+        with self._staged(taken) as staged:
+            bounds = self._bounds(staged, self.load_table())
+            query = sql.missing_or_wrong(
+                self.rules, staged.columns, result=self.name, staged=staged.view, bounds=bounds, limit=SHOWN_ROWS
+            )
+            return [row.asDict() for row in self.session.sql(query, dict(bounds.values)).collect()]
+
+    def _effect(self, staged: "Staged", bounds: Bounds, table: "Table") -> Merged:
+        query = sql.effect(self.rules, staged.columns, result=self.name, staged=staged.view, bounds=bounds)
+        (row,) = self.session.sql(query, dict(bounds.values)).collect()
+        return Merged(
+            table.metadata.current_snapshot_id,
+            keys=staged.keys,
+            inserted=row.inserted,
+            updated=row.updated,
+            partitions=len(staged.partitions),
+        )
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A batch with one row for each key."""
+
+    view: str
+    rows: "DataFrame"
+    columns: pyarrow.Schema
+    partitions: list[tuple[Any, ...]]  # see sql.partitions_of; the last value is the number of keys
+
+    @property
+    def keys(self) -> int:
+        return sum(row[-1] for row in self.partitions)

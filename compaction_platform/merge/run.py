@@ -1,0 +1,205 @@
+"""One run: take in some hours, merge them, leave receipts. What Dagster, the demo and the benchmarks call.
+
+The five steps, in order: list what is staged, plan which hours need anything, read them on Spark, merge and
+audit on a branch, publish; then write down what was merged.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.table import Table
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+from compaction_platform.merge.intake import (
+    Intake,
+    Manifest,
+    NoIntake,
+    TakenIn,
+    batch_of,
+    manifests_of,
+    receipts_of,
+    staged_batches,
+)
+from compaction_platform.merge.plan import Batch, StagedFile
+from compaction_platform.merge.publish import Merged, Merger, merged_batches
+from compaction_platform.merge.rules import MergeRules, Places
+
+
+class TableMissing(CompactionError):
+    """The table was never set up."""
+
+
+class StagingChanged(CompactionError):
+    """Files are not what an earlier intake saw any more."""
+
+
+@dataclass(frozen=True)
+class MergeRun:
+    """What a run works with. `spread` is called only when there is something to read: it opens a Spark session."""
+
+    rules: MergeRules
+    settings: Settings
+    spread: Callable[[], Spread]
+    run_id: str = ""
+    dry_run: bool = False
+    again: bool = False
+    say: Callable[[str], None] = lambda text: None
+
+    @property
+    def places(self) -> Places:
+        return Places.of(self.rules, self.settings)
+
+    def table(self) -> Table:
+        from compaction_platform.lake.catalog import open_catalog
+
+        try:
+            return open_catalog(self.settings).load_table(self.rules.identifier)
+        except NoSuchTableError as missing:
+            raise TableMissing(
+                f"table {self.rules.full_name} does not exist yet. Run the job `setup` once, then this again."
+            ) from missing
+
+    def take_in(self, hours: Iterable[str]) -> "Outcome":
+        """Bronze alone: read what arrived in these hours, leave manifests."""
+        began = time.monotonic()
+        staged = staged_batches(self.rules, self.places, self.settings, hours)
+        found = {batch.hour: self._earlier_manifest(batch) for batch in staged}
+        to_read = [batch for batch in staged if found[batch.hour] is None]
+        manifests = {hour: manifest for hour, manifest in found.items() if manifest is not None}
+        if to_read:
+            read = self._read(to_read, self.table())
+            read.taken.release()
+            manifests |= read.manifests
+        return Outcome(dict(sorted(manifests.items())), None, time.monotonic() - began)
+
+    def take_in_and_merge(self, hours: Iterable[str]) -> "Outcome":
+        """Bronze and Silver together: every file is read once."""
+        return self._merge(staged_batches(self.rules, self.places, self.settings, hours), strict=False)
+
+    def merge(self, hours: Iterable[str]) -> "Outcome":
+        """Silver alone: merge what the last intake of each hour found sound."""
+        return self._merge([self._last_intake(hour) for hour in sorted(hours)], strict=True)
+
+    def _merge(self, staged: "Sequence[Batch | IntakeBatch]", *, strict: bool) -> "Outcome":
+        began = time.monotonic()
+        table = self.table()
+        known = set() if self.again else merged_batches(table)
+        plan = {batch.hour: batch for batch in staged if batch.files and (batch.hour, batch.digest) not in known}
+        for batch in staged:
+            if batch.hour not in plan:
+                why = "was merged before" if batch.files else "has no files"
+                self.say(f"hour {batch.hour}: {why}; nothing to do")
+        manifests = {
+            batch.hour: self._earlier_manifest(batch) or Manifest(batch.hour, batch.digest, ())
+            for batch in staged
+            if batch.hour not in plan
+        }
+        merged = Merged(table.metadata.current_snapshot_id)
+        if plan:
+            read = self._read(list(plan.values()), table, strict=strict)
+            try:
+                manifests |= read.manifests
+                digests = {hour: manifest.digest for hour, manifest in read.manifests.items()}
+                session = self.spread().session
+                assert session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
+                merger = Merger(self.rules, self.settings, session, self.run_id, self.say)
+                merged = merger.merge(read.taken, digests, dry_run=self.dry_run)
+            finally:
+                read.taken.release()
+        outcome = Outcome(dict(sorted(manifests.items())), merged, time.monotonic() - began, tuple(sorted(plan)))
+        if not self.dry_run:
+            self._write_receipts(outcome)
+        return outcome
+
+    def _read(self, batches: "Sequence[Batch | IntakeBatch]", table: Table, *, strict: bool = False) -> "Read":
+        files = [file for batch in batches for file in batch.files]
+        self.say(f"reading {len(files)} files of {len(batches)} hours, {sum(f.size for f in files) / 1e6:.1f} MB")
+        intake = Intake(self.rules, self.settings, self.spread(), self.dry_run, self.say)
+        taken = intake.take_in(files, table)
+        changed = [report for report in taken.reports if report.fate != "sound"]
+        if strict and changed:
+            taken.release()
+            raise StagingChanged(
+                f"{len(changed)} files are not what the intake saw any more, the first: {changed[0].key} "
+                f"({changed[0].reason}). Nothing was merged. Materialize bronze and silver together."
+            )
+        manifests = {
+            batch.hour: batch.manifest if isinstance(batch, IntakeBatch) else taken.manifest(batch) for batch in batches
+        }
+        if not self.dry_run:
+            shelf = manifests_of(self.places, self.settings)
+            for manifest in manifests.values():
+                shelf.put(manifest.hour, manifest.digest, manifest.to_json())
+        return Read(taken, manifests)
+
+    def _earlier_manifest(self, batch: "Batch | IntakeBatch") -> Manifest | None:
+        if isinstance(batch, IntakeBatch):
+            return batch.manifest
+        if self.again:
+            return None
+        text = manifests_of(self.places, self.settings).get(batch.hour, batch.digest)
+        return Manifest.from_json(text) if text is not None else None
+
+    def _last_intake(self, hour: str) -> "IntakeBatch":
+        shelf = manifests_of(self.places, self.settings)
+        for digest in shelf.digests(hour):
+            text = shelf.get(hour, digest)
+            if text is not None:
+                return IntakeBatch(Manifest.from_json(text))
+        raise NoIntake(
+            f"hour {hour} was never taken in. Materialize bronze/{self.rules.table} for it, or both together."
+        )
+
+    def _write_receipts(self, outcome: "Outcome") -> None:
+        """What the sensor looks at. Main's history says the same, until snapshots expire."""
+        assert outcome.merged is not None  # noqa: S101 (for the type checker)
+        shelf = receipts_of(self.places, self.settings)
+        for hour, manifest in outcome.manifests.items():
+            if manifest.files and (hour in outcome.planned or shelf.get(hour, manifest.digest) is None):
+                receipt = {"hour": hour, "digest": manifest.digest, "snapshot_id": outcome.merged.snapshot_id}
+                shelf.put(hour, manifest.digest, json.dumps({**receipt, "run_id": self.run_id}))
+
+
+@dataclass(frozen=True)
+class IntakeBatch:
+    """An hour as an earlier intake saw it: its digest covers all files, its files are the sound ones."""
+
+    manifest: Manifest
+
+    @property
+    def hour(self) -> str:
+        return self.manifest.hour
+
+    @property
+    def digest(self) -> str:
+        return self.manifest.digest
+
+    @property
+    def files(self) -> tuple[StagedFile, ...]:
+        return batch_of(self.manifest).files
+
+
+@dataclass(frozen=True)
+class Read:
+    taken: TakenIn
+    manifests: dict[str, Manifest]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run found and did. `merged` is None where only the intake was asked for."""
+
+    manifests: Mapping[str, Manifest]
+    merged: Merged | None
+    seconds: float
+    planned: tuple[str, ...] = field(default=())
+
+    @property
+    def read(self) -> list[Manifest]:
+        """The manifests of the hours that were read in this run."""
+        return [self.manifests[hour] for hour in self.planned]

@@ -1,0 +1,240 @@
+"""The SQL of a merge, as text. Names are quoted and were checked when they were declared; values are bound.
+
+`s` is the staged row, `t` the table's. A row is newer by `order_by`, then by the file and the position it came
+from; NULL is older than any value, NaN newer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow
+
+from compaction_platform.lake.canonical import is_list
+from compaction_platform.lake.columns import spark_type
+from compaction_platform.merge.plan import Span, spans
+from compaction_platform.merge.rules import ORIGIN, MergeRules, PartitionField
+
+MOST_SPANS = 48
+MOST_VALUES = 200
+
+
+def quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A condition on the table's partition columns that holds for every row the batch can match.
+
+    `{t}` stands for the table's alias.
+    """
+
+    condition: str = "true"
+    values: tuple[tuple[str, Any], ...] = ()
+
+    def on(self, alias: str) -> str:
+        return self.condition.replace("{t}", alias)
+
+
+def newest_of_each_key(rules: MergeRules, columns: pyarrow.Schema, rows: str) -> str:
+    """The batch with one row for each key. A column that keeps its value when NULL comes takes the newest value
+    there is."""
+    keys = ", ".join(map(quoted, rules.key))
+    order = ", ".join(f"{quoted(name)} DESC NULLS LAST" for name in rules.order)
+    window = f"PARTITION BY {keys} ORDER BY {order}"
+    whole = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
+    kept = [
+        f"first_value({quoted(name)}, true) OVER ({window} {whole}) AS {quoted(name)}" for name in rules.keep_when_null
+    ]
+    others = [quoted(column.name) for column in columns if column.name not in rules.keep_when_null]
+    chosen = ", ".join([*others, *map(quoted, ORIGIN), *kept])
+    wanted = ", ".join(quoted(name) for name in (*columns.names, *ORIGIN))
+    return (
+        f"SELECT {wanted} FROM (SELECT {chosen}, row_number() OVER ({window}) AS `_rank` FROM {rows}) WHERE `_rank` = 1"
+    )
+
+
+def merge(rules: MergeRules, columns: pyarrow.Schema, *, into: str, staged: str, bounds: Bounds) -> str:
+    names = (*columns.names, *ORIGIN)
+    fills = " OR ".join(f"(t.{quoted(name)} IS NULL AND s.{quoted(name)} IS NOT NULL)" for name in rules.keep_when_null)
+    newer_values = ", ".join(f"{quoted(name)} = {_newer_value(rules, name)}" for name in names)
+    filled = ", ".join(f"{c} = coalesce(t.{c}, s.{c})" for c in map(quoted, rules.keep_when_null))
+    fill = f"WHEN MATCHED AND ({fills}) THEN UPDATE SET {filled} " if fills else ""
+    listed = ", ".join(map(quoted, names))
+    values = ", ".join(f"s.{quoted(name)}" for name in names)
+    return (
+        f"MERGE INTO {into} t USING {staged} s ON {same_key(rules)} AND ({bounds.on('t')}) "
+        f"WHEN MATCHED AND {is_update(rules, columns)} THEN UPDATE SET {newer_values} "
+        f"{fill}"
+        f"WHEN NOT MATCHED THEN INSERT ({listed}) VALUES ({values})"
+    )
+
+
+def audit(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, before: str, bounds: Bounds) -> str:
+    """One row of counts about the partitions that were touched, in the result and (rows only) before it."""
+    keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
+    per_key = (
+        f"SELECT {keys}, count(*) AS n, count(s.{quoted(rules.key[0])}) AS staged, "
+        f"count_if(s.{quoted(rules.key[0])} IS NOT NULL AND NOT {is_right(rules, columns)}) AS wrong "
+        f"FROM (SELECT * FROM {result} t WHERE {bounds.on('t')}) t LEFT JOIN {staged} s ON {same_key(rules)} "
+        f"GROUP BY {keys}"
+    )
+    return (
+        "SELECT coalesce(sum(n), 0) AS rows_after, count_if(n > 1) AS doubled_keys, "
+        "count_if(staged > 0) AS staged_keys_found, coalesce(sum(wrong), 0) AS wrong_rows, "
+        f"(SELECT count(*) FROM {before} t WHERE {bounds.on('t')}) AS rows_before, "
+        f"(SELECT count(*) FROM {staged}) AS staged_keys FROM ({per_key})"
+    )
+
+
+def missing_or_wrong(
+    rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds, limit: int
+) -> str:
+    """Staged keys that are not in the table with their content or a newer one."""
+    keys = ", ".join(f"s.{quoted(name)}" for name in rules.key)
+    first = f"t.{quoted(rules.key[0])}"
+    return (
+        f"SELECT {keys}, s.{quoted(ORIGIN[0])} AS file, {first} IS NULL AS missing FROM {staged} s "
+        f"LEFT JOIN (SELECT * FROM {result} t WHERE {bounds.on('t')}) t ON {same_key(rules)} "
+        f"WHERE {first} IS NULL OR NOT {is_right(rules, columns)} LIMIT {limit}"
+    )
+
+
+def doubled_keys(rules: MergeRules, *, result: str, bounds: Bounds, limit: int) -> str:
+    keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
+    return (
+        f"SELECT {keys}, count(*) AS copies FROM {result} t WHERE {bounds.on('t')} "
+        f"GROUP BY {keys} HAVING count(*) > 1 LIMIT {limit}"
+    )
+
+
+def effect(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds) -> str:
+    """How many rows a merge would insert and update."""
+    first = f"t.{quoted(rules.key[0])}"
+    fills = [f"(t.{quoted(name)} IS NULL AND s.{quoted(name)} IS NOT NULL)" for name in rules.keep_when_null]
+    changes = " OR ".join([is_update(rules, columns), *fills])
+    return (
+        f"SELECT count_if({first} IS NULL) AS inserted, "
+        f"count_if({first} IS NOT NULL AND ({changes})) AS updated FROM {staged} s "
+        f"LEFT JOIN (SELECT * FROM {result} t WHERE {bounds.on('t')}) t ON {same_key(rules)}"
+    )
+
+
+def same_key(rules: MergeRules) -> str:
+    return " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in rules.key)
+
+
+def is_update(rules: MergeRules, columns: pyarrow.Schema) -> str:
+    return f"({_order(rules, 's')} >= {_order(rules, 't')} AND NOT {_same_content(rules, columns)})"
+
+
+def is_right(rules: MergeRules, columns: pyarrow.Schema) -> str:
+    """The table's row is newer than the staged one, or says the same."""
+    return f"({_order(rules, 't')} > {_order(rules, 's')} OR {_same_content(rules, columns)})"
+
+
+def _order(rules: MergeRules, alias: str) -> str:
+    return f"struct({', '.join(f'{alias}.{quoted(name)}' for name in rules.order)})"
+
+
+def _newer_value(rules: MergeRules, name: str) -> str:
+    column = quoted(name)
+    return f"coalesce(s.{column}, t.{column})" if name in rules.keep_when_null else f"s.{column}"
+
+
+def _same_content(rules: MergeRules, columns: pyarrow.Schema) -> str:
+    """Equal in every column the staged row speaks about. Where a row came from is not content."""
+    parts = []
+    for column in columns:
+        if column.name in rules.key:
+            continue
+        name = quoted(column.name)
+        same = f"{_comparable(f't.{name}', column.type)} <=> {_comparable(f's.{name}', column.type)}"
+        parts.append(f"(s.{name} IS NULL OR {same})" if column.name in rules.keep_when_null else f"({same})")
+    return f"({' AND '.join(parts) or 'true'})"
+
+
+def _comparable(value: str, kind: pyarrow.DataType, depth: int = 0) -> str:
+    """The value in a form Spark can compare: it refuses maps, also inside other types."""
+    if not _has_map(kind):
+        return value
+    element = f"e{depth}"
+    if pyarrow.types.is_map(kind):
+        entry = f"struct({element}.key, {_comparable(f'{element}.value', kind.item_type, depth + 1)})"
+        return f"array_sort(transform(map_entries({value}), {element} -> {entry}))"
+    if is_list(kind):
+        return f"transform({value}, {element} -> {_comparable(element, kind.value_type, depth + 1)})"
+    fields = ", ".join(_comparable(f"{value}.{quoted(field.name)}", field.type, depth + 1) for field in kind)
+    return f"if({value} IS NULL, NULL, struct({fields}))"
+
+
+def _has_map(kind: pyarrow.DataType) -> bool:
+    if pyarrow.types.is_map(kind):
+        return True
+    if is_list(kind):
+        return _has_map(kind.value_type)
+    return bool(pyarrow.types.is_struct(kind)) and any(_has_map(field.type) for field in kind)
+
+
+# ---------------------------------------------------------------- partitions
+
+
+def bounding(rules: MergeRules) -> list[PartitionField]:
+    """Partition fields whose source values can be limited by literals."""
+    return [field for field in rules.partition_by if field.time_unit or field.transform == "identity"]
+
+
+def partitions_of(rules: MergeRules, rows: str, where: str = "") -> str:
+    """The distinct partitions of these rows, as far as they can bound a merge, each with its number of rows.
+
+    A time is given as the first microsecond of its partition and the first of the next: there are moments in
+    data that Python's calendar does not have.
+    """
+    selected: list[str] = []
+    for field in bounding(rules):
+        column = f"t.{quoted(field.column)}"
+        if field.time_unit:
+            start = f"date_trunc('{field.time_unit}', CAST({column} AS timestamp))"
+            selected += [f"unix_micros({start})", f"unix_micros({start} + INTERVAL 1 {field.time_unit})"]
+        else:
+            selected.append(column)
+    named = [f"{expression} AS c{number}" for number, expression in enumerate(selected)]
+    grouped = f" GROUP BY {', '.join(selected)}" if selected else ""
+    return f"SELECT {', '.join([*named, 'count(*) AS n'])} FROM {rows} t {where}{grouped}"
+
+
+def bounds_of(rules: MergeRules, columns: pyarrow.Schema, partitions: Sequence[Sequence[Any]]) -> Bounds:
+    """The condition that holds for exactly these partitions, or a few more; `partitions` are `partitions_of` rows."""
+    conditions: list[str] = []
+    values: dict[str, Any] = {}
+    place = 0
+    for field in bounding(rules):
+        column = f"{{t}}.{quoted(field.column)}"
+        if field.time_unit:
+            found = {(row[place], row[place + 1]) for row in partitions}
+            covered = spans([Span(*span) for span in found if span[0] is not None], MOST_SPANS)
+            kind = spark_type(columns.field(field.column).type)
+            parts = [
+                f"({column} >= {_moment(span.start, kind)} AND {column} < {_moment(span.end, kind)})"
+                for span in covered
+            ]
+            has_null = (None, None) in found
+            place += 2
+        else:
+            single = {row[place] for row in partitions}
+            place += 1
+            if len(single) > MOST_VALUES or pyarrow.types.is_timestamp(columns.field(field.column).type):
+                continue
+            names = {f"v{place}_{number}": value for number, value in enumerate(single - {None})}
+            values |= names
+            parts = [f"{column} IN ({', '.join(f':{name}' for name in names)})"] if names else []
+            has_null = None in single
+        parts += [f"{column} IS NULL"] if has_null else []
+        conditions.append(f"({' OR '.join(parts) or 'false'})")
+    return Bounds(" AND ".join(conditions) or "true", tuple(values.items()))
+
+
+def _moment(microseconds: int, kind: str) -> str:
+    moment = f"timestamp_micros({microseconds})"
+    return moment if kind == "timestamp" else f"CAST({moment} AS {kind})"
