@@ -119,7 +119,7 @@ def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
     assert spread.session is not None  # noqa: S101 (for the type checker)
     taken = Intake(run.rules, run.settings, spread, dry_run=True, say=run.say).take_in(files, run.table())
     try:
-        merger = Merger(run.rules, run.settings, spread.session, run.run_id, run.say)
+        merger = Merger(run.rules, run.settings, spread.session, spread.slots, run.run_id, run.say)
         rows = merger.missing_or_wrong(taken)
     finally:
         taken.release()

@@ -23,6 +23,8 @@ TABLE_PROPERTIES = (
     ("write.merge.mode", "merge-on-read"),
     ("write.update.mode", "merge-on-read"),
     ("write.delete.mode", "merge-on-read"),
+    # One delete file for each partition of a merge, not one for each data file it finds there.
+    ("write.delete.granularity", "partition"),
     ("write.parquet.compression-codec", "zstd"),
 )
 

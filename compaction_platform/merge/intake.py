@@ -153,12 +153,25 @@ def batch_of(manifest: Manifest) -> Batch:
 
 @dataclass(frozen=True)
 class TakenIn:
-    """The outcome of an intake: reports for all files, and the rows of the sound ones as a Spark DataFrame."""
+    """The outcome of an intake: reports for all files, and the rows of the sound ones.
+
+    The rows are in this process if they are few, else Spark has them.
+    """
 
     reports: tuple[FileReport, ...]
     columns: pyarrow.Schema  # the table's own; the rows carry their origin besides
-    rows: "DataFrame"
-    release: Callable[[], object]
+    table: pyarrow.Table | None = None
+    frame: "DataFrame | None" = None
+
+    @property
+    def rows(self) -> "DataFrame":
+        assert self.frame is not None  # noqa: S101 (for the type checker: one of the two is there)
+        return self.frame
+
+    def release(self) -> None:
+        """Let Spark forget the rows."""
+        if self.frame is not None:
+            self.frame.unpersist()
 
     def manifest(self, batch: Batch) -> Manifest:
         """The manifest of one of the batches. A file that changed while it was read belongs to a later hour."""
@@ -236,20 +249,18 @@ class Intake:
         raise CompactionError(f"columns could not be added to {self.rules.full_name}: its schema changes all the time.")
 
     def _here(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
-        """Little work: the rows fit into this process, and Spark gets them as one table."""
+        """Little work: the rows fit into this process."""
         with ThreadPoolExecutor(max(2, self.spread.slots)) as pool:
             results = list(pool.map(lambda file: _read_whole(reading, file), files))
         reports = tuple(report for report, _ in results)
         rows = pyarrow.Table.from_batches([batch for _, read in results for batch in read], reading.output)
-        assert self.spread.session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
-        frame = self.spread.session.createDataFrame(rows) if rows.num_rows else _no_rows(self.spread, reading)
         self._tell(reports)
-        return TakenIn(reports, reading.columns, frame, release=lambda: None)
+        return TakenIn(reports, reading.columns, table=rows)
 
     def _in_tasks(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
         """Much work: Spark tasks read the files. The rows are kept by Spark, on disk where memory ends, so that
         the merge and its audit do not read the files again."""
-        assert self.spread.session is not None  # noqa: S101
+        assert self.spread.session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
         tasks = [[files[n] for n in task] for task in share_out([file.size for file in files], self.spread.slots)]
         output = reading.output.append(pyarrow.field(REPORT_COLUMN, pyarrow.string()))
 
@@ -268,8 +279,7 @@ class Intake:
             raise
         reports = tuple(FileReport.from_json(row[0]) for row in answers)
         self._tell(reports)
-        frame = everything.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
-        return TakenIn(reports, reading.columns, frame, release=everything.unpersist)
+        return TakenIn(reports, reading.columns, frame=everything)
 
     def _tell(self, reports: Sequence[FileReport]) -> None:
         rows = sum(report.rows for report in reports)
@@ -351,8 +361,3 @@ def _rows_and_report(reading: Reading, file: StagedFile, output: pyarrow.Schema)
         yield pyarrow.RecordBatch.from_arrays([*batch.columns, nothing], schema=output)
     empty = [pyarrow.nulls(1, column.type) for column in output][:-1]
     yield pyarrow.RecordBatch.from_arrays([*empty, pyarrow.array([report.to_json()])], schema=output)
-
-
-def _no_rows(spread: "Spread", reading: Reading) -> "DataFrame":
-    assert spread.session is not None  # noqa: S101
-    return spread.session.createDataFrame([], spark_columns(reading.output))

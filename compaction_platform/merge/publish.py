@@ -8,10 +8,12 @@ merges at once, or maintenance in between, cost time and nothing else.
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
@@ -20,18 +22,19 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.history import published
 from compaction_platform.lake.spark import qualified_name
 from compaction_platform.merge import sql
+from compaction_platform.merge.intake import REPORT_COLUMN, TakenIn
+from compaction_platform.merge.newest import newest_of_each_key, partitions_of
 from compaction_platform.merge.rules import MergeRules
 from compaction_platform.merge.sql import Bounds, quoted
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from compaction_platform.lake.settings import Settings
-    from compaction_platform.merge.intake import TakenIn
-
 ATTEMPTS = 5
 SHOWN_ROWS = 20
+ROWS_AUDITED_HERE = 20_000_000
 BRANCH_LIFE_MS = 24 * 3600 * 1000  # a branch left by a killed run goes with the next expiry of snapshots
 BATCHES_PROPERTY = "compaction.batches"
 RUN_PROPERTY = "compaction.run-id"
@@ -110,6 +113,7 @@ class Merger:
     rules: MergeRules
     settings: "Settings"
     session: "SparkSession"
+    slots: int = 2
     run_id: str = ""
     say: Callable[[str], None] = lambda text: None
 
@@ -120,7 +124,7 @@ class Merger:
     def name(self) -> str:
         return qualified_name(self.settings, *self.rules.identifier)
 
-    def merge(self, taken: "TakenIn", batches: Mapping[str, str], *, dry_run: bool = False) -> Merged:
+    def merge(self, taken: TakenIn, batches: Mapping[str, str], *, dry_run: bool = False) -> Merged:
         """Merge these rows, the batches (digest by hour) of the table's history-to-be."""
         with self._staged(taken) as staged:
             for attempt in range(1, ATTEMPTS + 1):
@@ -149,9 +153,14 @@ class Merger:
         into = f"{self.name}.{quoted(f'branch_{branch}')}"
         self._create_branch(table, branch)
         try:
-            with self._stamped({BATCHES_PROPERTY: json.dumps(batches), RUN_PROPERTY: self.run_id}):
+            with (
+                self._stamped({BATCHES_PROPERTY: json.dumps(batches), RUN_PROPERTY: self.run_id}),
+                ThreadPoolExecutor(1) as beside,
+            ):
+                counted_before = beside.submit(self._rows_before, base, bounds)
                 statement = sql.merge(self.rules, staged.columns, into=into, staged=staged.view, bounds=bounds)
                 self.session.sql(statement, dict(bounds.values)).collect()
+                rows_before = counted_before.result()
             table.refresh()
             result = self._counted(table, branch, base, staged, attempt)
             if result.inserted + result.updated == 0:
@@ -159,7 +168,7 @@ class Merger:
                 self._drop_branch(table, branch)
                 return result
             self.say(f"merged into a branch: {result.inserted:,} rows inserted, {result.updated:,} updated; auditing")
-            audit = self._audited(staged, bounds, into, base, result)
+            audit = self._audited(staged, bounds, into, rows_before, result)
             self._publish(table, branch, base)
         except BaseException:
             with suppress(Exception):
@@ -171,19 +180,45 @@ class Merger:
     # ------------------------------------------------------------ the batch
 
     @contextmanager
-    def _staged(self, taken: "TakenIn") -> Iterator["Staged"]:
-        """The batch with one row for each key, as a view that Spark keeps until the merge is over."""
-        token = secrets.token_hex(6)
-        rows_view, view = f"staged_rows_{token}", f"staged_{token}"
-        taken.rows.createOrReplaceTempView(rows_view)
+    def _staged(self, taken: TakenIn) -> Iterator["Staged"]:
+        """The batch with one row for each key, as a view that lasts until the merge is over."""
+        view = f"staged_{secrets.token_hex(6)}"
+        if taken.table is not None:
+            with self._staged_here(taken.table, taken.columns, view) as staged:
+                yield staged
+            return
+        rows_view = f"{view}_rows"
+        rows = taken.rows.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
+        rows.createOrReplaceTempView(rows_view)
         newest = self.session.sql(sql.newest_of_each_key(self.rules, taken.columns, rows_view)).persist()
         newest.createOrReplaceTempView(view)
         try:
-            yield Staged(view, newest, taken.columns, self._rows(sql.partitions_of(self.rules, view)))
+            yield Staged(view, taken.columns, self._rows(sql.partitions_of(self.rules, view)), is_small=False)
         finally:
             newest.unpersist()  # while the view it reads from is still known
             self.session.catalog.dropTempView(view)
             self.session.catalog.dropTempView(rows_view)
+
+    @contextmanager
+    def _staged_here(self, rows: pyarrow.Table, columns: pyarrow.Schema, view: str) -> Iterator["Staged"]:
+        """A small batch: this process finds the newest rows, and Spark is asked about the table only."""
+        newest = newest_of_each_key(self.rules, rows)
+        self.session.createDataFrame(newest).createOrReplaceTempView(view)
+        partitions = partitions_of(self.rules, newest)
+        if partitions is None:
+            partitions = self._rows(sql.partitions_of(self.rules, view))
+        try:
+            with self._configured(
+                {
+                    "spark.sql.shuffle.partitions": str(self.slots),
+                    # The table's side of the join is then not sorted; it is by far the larger one.
+                    "spark.sql.join.preferSortMergeJoin": "false",
+                    "spark.sql.adaptive.enabled": "false",  # nothing to adapt to that is not known already
+                }
+            ):
+                yield Staged(view, columns, partitions, is_small=True)
+        finally:
+            self.session.catalog.dropTempView(view)
 
     def _bounds(self, staged: "Staged", table: "Table") -> Bounds:
         """Literal limits on the partition columns, so that Iceberg opens only the partitions the batch is about."""
@@ -213,13 +248,23 @@ class Merger:
     def _stamped(self, properties: Mapping[str, str]) -> Iterator[None]:
         """Snapshots written inside carry these properties in their summary."""
         names = {f"spark.sql.iceberg.snapshot-property.{name}": value for name, value in properties.items()}
-        for name, value in names.items():
+        with self._configured(names):
+            yield
+
+    @contextmanager
+    def _configured(self, values: Mapping[str, str]) -> Iterator[None]:
+        conf: Any = self.session.conf  # its types do not know that there may be nothing
+        before = {name: conf.get(name, None) for name in values}
+        for name, value in values.items():
             self.session.conf.set(name, value)
         try:
             yield
         finally:
-            for name in names:
-                self.session.conf.unset(name)
+            for name, value in before.items():
+                if value is None:
+                    self.session.conf.unset(name)
+                else:
+                    self.session.conf.set(name, value)
 
     def _publish(self, table: "Table", branch: str, base: int | None) -> None:
         """Move main to the branch and drop the branch, in one commit that fails if main is not at `base` any more."""
@@ -250,11 +295,19 @@ class Merger:
             partitions=len(staged.partitions),
         )
 
-    def _audited(self, staged: "Staged", bounds: Bounds, into: str, base: int | None, result: Merged) -> Audit:
-        before = f"{self.name} VERSION AS OF {base}" if base is not None else f"(SELECT * FROM {into} WHERE false)"  # noqa: S608
-        query = sql.audit(self.rules, staged.columns, result=into, staged=staged.view, before=before, bounds=bounds)
-        (row,) = self.session.sql(query, dict(bounds.values)).collect()
-        audit = Audit(**{name: int(value) for name, value in row.asDict().items()})
+    def _rows_before(self, base: int | None, bounds: Bounds) -> int:
+        """Rows in the partitions that will be touched; asked for while the merge runs."""
+        if base is None:
+            return 0
+        query = sql.count_rows(f"{self.name} VERSION AS OF {base}", bounds)
+        return int(self.session.sql(query, dict(bounds.values)).collect()[0].n)
+
+    def _audited(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int, result: Merged) -> Audit:
+        audit = None
+        if staged.is_small and rows_before + staged.keys <= ROWS_AUDITED_HERE:
+            audit = self._audit_here(staged, bounds, into, rows_before)
+        if audit is None or audit.doubled_keys:
+            audit = self._audit_on_spark(staged, bounds, into, rows_before)
         if problems := audit.problems(result.inserted, staged.keys):
             rows = self._evidence(staged, bounds, into)
             raise AuditFailed(
@@ -263,6 +316,27 @@ class Merger:
                 rows,
             )
         return audit
+
+    def _audit_here(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int) -> Audit:
+        """Count from one scan, without a shuffle. Two keys of one hash count as doubled: then Spark looks closer."""
+        query = sql.audit_rows(self.rules, staged.columns, result=into, staged=staged.view, bounds=bounds)
+        rows = self.session.sql(query, dict(bounds.values)).toArrow()
+        hashes = numpy.sort(rows["key_hash"].to_numpy())
+        is_staged = rows["staged"].to_numpy()
+        right = rows["right"].fill_null(False).to_numpy()
+        return Audit(
+            rows_before=rows_before,
+            rows_after=rows.num_rows,
+            staged_keys=staged.keys,
+            staged_keys_found=int(is_staged.sum()),
+            wrong_rows=int((is_staged & ~right).sum()),
+            doubled_keys=int((hashes[1:] == hashes[:-1]).sum()),
+        )
+
+    def _audit_on_spark(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int) -> Audit:
+        query = sql.audit(self.rules, staged.columns, result=into, staged=staged.view, bounds=bounds)
+        (row,) = self.session.sql(query, dict(bounds.values)).collect()
+        return Audit(rows_before=rows_before, **{name: int(value) for name, value in row.asDict().items()})
 
     def _evidence(self, staged: "Staged", bounds: Bounds, into: str) -> list[dict[str, Any]]:
         arguments = dict(bounds.values)
@@ -273,7 +347,7 @@ class Merger:
         rows = [*self.session.sql(wrong, arguments).collect(), *self.session.sql(doubled, arguments).collect()]
         return [row.asDict() for row in rows]
 
-    def missing_or_wrong(self, taken: "TakenIn") -> list[dict[str, Any]]:
+    def missing_or_wrong(self, taken: TakenIn) -> list[dict[str, Any]]:
         """Staged keys that are not in the published table with their content or a newer one, a few of them."""
         with self._staged(taken) as staged:
             bounds = self._bounds(staged, self.load_table())
@@ -283,7 +357,10 @@ class Merger:
             return [row.asDict() for row in self.session.sql(query, dict(bounds.values)).collect()]
 
     def _effect(self, staged: "Staged", bounds: Bounds, table: "Table") -> Merged:
-        query = sql.effect(self.rules, staged.columns, result=self.name, staged=staged.view, bounds=bounds)
+        to_add = [name for name in staged.columns.names if name not in table.schema().column_names]  # in a dry run
+        query = sql.effect(
+            self.rules, staged.columns, result=self.name, staged=staged.view, bounds=bounds, to_add=to_add
+        )
         (row,) = self.session.sql(query, dict(bounds.values)).collect()
         return Merged(
             table.metadata.current_snapshot_id,
@@ -299,9 +376,9 @@ class Staged:
     """A batch with one row for each key."""
 
     view: str
-    rows: "DataFrame"
     columns: pyarrow.Schema
     partitions: list[tuple[Any, ...]]  # see sql.partitions_of; the last value is the number of keys
+    is_small: bool
 
     @property
     def keys(self) -> int:

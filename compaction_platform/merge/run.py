@@ -105,9 +105,10 @@ class MergeRun:
             try:
                 manifests |= read.manifests
                 digests = {hour: manifest.digest for hour, manifest in read.manifests.items()}
-                session = self.spread().session
+                spread = self.spread()
+                session = spread.session
                 assert session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
-                merger = Merger(self.rules, self.settings, session, self.run_id, self.say)
+                merger = Merger(self.rules, self.settings, session, spread.slots, self.run_id, self.say)
                 merged = merger.merge(read.taken, digests, dry_run=self.dry_run)
             finally:
                 read.taken.release()

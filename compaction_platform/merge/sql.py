@@ -71,21 +71,36 @@ def merge(rules: MergeRules, columns: pyarrow.Schema, *, into: str, staged: str,
     )
 
 
-def audit(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, before: str, bounds: Bounds) -> str:
-    """One row of counts about the partitions that were touched, in the result and (rows only) before it."""
+def audit(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds) -> str:
+    """One row of counts about the partitions that were touched."""
     keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
     per_key = (
         f"SELECT {keys}, count(*) AS n, count(s.{quoted(rules.key[0])}) AS staged, "
         f"count_if(s.{quoted(rules.key[0])} IS NOT NULL AND NOT {is_right(rules, columns)}) AS wrong "
-        f"FROM (SELECT * FROM {result} t WHERE {bounds.on('t')}) t LEFT JOIN {staged} s ON {same_key(rules)} "
-        f"GROUP BY {keys}"
+        f"FROM {result} t LEFT JOIN {staged} s ON {same_key(rules)} WHERE {bounds.on('t')} GROUP BY {keys}"
     )
     return (
         "SELECT coalesce(sum(n), 0) AS rows_after, count_if(n > 1) AS doubled_keys, "
         "count_if(staged > 0) AS staged_keys_found, coalesce(sum(wrong), 0) AS wrong_rows, "
-        f"(SELECT count(*) FROM {before} t WHERE {bounds.on('t')}) AS rows_before, "
         f"(SELECT count(*) FROM {staged}) AS staged_keys FROM ({per_key})"
     )
+
+
+def audit_rows(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds) -> str:
+    """For each row of the touched partitions: a hash of its key, whether it was staged, and whether it is right.
+
+    What `audit` counts can be counted from these without another shuffle, by whoever can hold them.
+    """
+    keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
+    return (
+        f"SELECT /*+ BROADCAST(s) */ xxhash64({keys}) AS key_hash, s.{quoted(rules.key[0])} IS NOT NULL AS staged, "
+        f"{is_right(rules, columns)} AS right FROM {result} t LEFT JOIN {staged} s ON {same_key(rules)} "
+        f"WHERE {bounds.on('t')}"
+    )
+
+
+def count_rows(table: str, bounds: Bounds) -> str:
+    return f"SELECT count(*) AS n FROM {table} t WHERE {bounds.on('t')}"
 
 
 def missing_or_wrong(
@@ -109,11 +124,15 @@ def doubled_keys(rules: MergeRules, *, result: str, bounds: Bounds, limit: int) 
     )
 
 
-def effect(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds) -> str:
-    """How many rows a merge would insert and update."""
+def effect(
+    rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds, to_add: Sequence[str] = ()
+) -> str:
+    """How many rows a merge would insert and update. `to_add`: columns that the table does not have yet."""
     first = f"t.{quoted(rules.key[0])}"
     fills = [f"(t.{quoted(name)} IS NULL AND s.{quoted(name)} IS NOT NULL)" for name in rules.keep_when_null]
-    changes = " OR ".join([is_update(rules, columns), *fills])
+    news = [f"(s.{quoted(name)} IS NOT NULL AND {_is_newer(rules)})" for name in to_add]
+    known = pyarrow.schema([column for column in columns if column.name not in to_add])
+    changes = " OR ".join([is_update(rules, known), *fills, *news])
     return (
         f"SELECT count_if({first} IS NULL) AS inserted, "
         f"count_if({first} IS NOT NULL AND ({changes})) AS updated FROM {staged} s "
@@ -126,12 +145,16 @@ def same_key(rules: MergeRules) -> str:
 
 
 def is_update(rules: MergeRules, columns: pyarrow.Schema) -> str:
-    return f"({_order(rules, 's')} >= {_order(rules, 't')} AND NOT {_same_content(rules, columns)})"
+    return f"({_is_newer(rules)} AND NOT {_same_content(rules, columns)})"
 
 
 def is_right(rules: MergeRules, columns: pyarrow.Schema) -> str:
     """The table's row is newer than the staged one, or says the same."""
     return f"({_order(rules, 't')} > {_order(rules, 's')} OR {_same_content(rules, columns)})"
+
+
+def _is_newer(rules: MergeRules) -> str:
+    return f"({_order(rules, 's')} >= {_order(rules, 't')})"
 
 
 def _order(rules: MergeRules, alias: str) -> str:
