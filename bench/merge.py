@@ -3,7 +3,8 @@
 By hand: `spark.read.parquet(directory)`, `ON t.event_id = s.event_id`, update all, insert all, copy-on-write.
 Ours: everything a run does: list, decode with checksums, merge into a branch, audit, publish, receipts.
 Each batch is 50 files of 1,000 rows, half of them updates, into tables over 30 days; the rows belong to the last
-two days, and in a second measurement 2 of 100 are late and belong to two older ones. Starts an embedded lake of its own in a temporary directory.
+two days, and in a second measurement 2 of 100 are late and belong to two older ones. Starts an embedded lake of
+its own in a temporary directory.
 
     compaction bench merge
 """

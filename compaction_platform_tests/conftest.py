@@ -75,3 +75,12 @@ def lake_environment(lake: EmbeddedLake, monkeypatch: pytest.MonkeyPatch) -> dic
 @pytest.fixture(scope="session")
 def project() -> Path:
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def shared_data(project: Path) -> Path:
+    """Real corrupt, odd and evolved files; they are not part of the project."""
+    place = Path(os.environ.get("SHARED_TEST_DATA") or project.parent / "shared" / "data")
+    if not place.is_dir():
+        pytest.skip(f"the collection of real files is not here ({place}); SHARED_TEST_DATA names another place")
+    return place

@@ -39,6 +39,8 @@ import sys
 print(json.dumps({
     "jobs": sorted(job.name for job in loaded.resolve_all_job_defs() if not job.name.startswith("__")),
     "assets": sorted(key.to_user_string() for key in loaded.resolve_all_asset_keys()),
+    "checks": sorted(key.name for key in loaded.resolve_asset_graph().asset_check_keys),
+    "sensors": sorted(sensor.name for sensor in loaded.sensors),
     "resources": sorted(loaded.resources),
     "pyspark": "pyspark.sql" in sys.modules,
 }))
@@ -47,7 +49,20 @@ print(json.dumps({
     assert answer.returncode == 0, answer.stderr
     found = json.loads(answer.stdout.splitlines()[-1])
     # A change of what the project defines shows here, in review.
-    assert found == {"jobs": ["setup"], "assets": [], "resources": ["lake", "spark"], "pyspark": False}
+    assert found == {
+        "jobs": ["checks", "merge_events", "setup"],
+        "assets": ["bronze/events", "silver/events"],
+        "checks": [
+            "event_time_is_fresh",
+            "every_staged_row_is_in_silver",
+            "key_is_unique",
+            "nothing_quarantined",
+            "schema_as_declared",
+        ],
+        "sensors": ["staged_events"],
+        "resources": ["lake", "spark"],
+        "pyspark": False,
+    }
 
 
 @slow

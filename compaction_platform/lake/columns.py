@@ -4,10 +4,12 @@ Types without the same meaning in all three (time, uuid, fixed) are refused by n
 to a wider type without losing anything, or raises.
 """
 
+import re
 from typing import Any
 
 import pyarrow
 import pyarrow.compute
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
@@ -51,6 +53,45 @@ _SPARK_NAMES = [(arrow, spark) for _, arrow, spark in _PRIMITIVES]
 
 class TypeUnsupported(CompactionError):
     """A column has a type we cannot keep exactly through Arrow, Spark and Iceberg."""
+
+
+def parsed_type(text: str) -> IcebergType:
+    """An Iceberg type as people write it: string, decimal(18, 2), list<long>, map<string, int>, struct<x: double>."""
+    text = text.strip()
+    match = re.fullmatch(r"(list|map|struct)\s*<(.*)>", text, re.DOTALL)
+    try:
+        if match is None:
+            return NestedField(field_id=1, name="column", field_type=text, required=False).field_type
+        kind, parts = match[1], _split(match[2])
+        if kind == "list" and len(parts) == 1:
+            return ListType(1, parsed_type(parts[0]), element_required=False)
+        if kind == "map" and len(parts) == 2:
+            return MapType(1, parsed_type(parts[0]), 2, parsed_type(parts[1]), value_required=False)
+        if kind == "struct":
+            fields = []
+            for number, part in enumerate(parts, start=1):
+                name, _, inner = part.partition(":")
+                fields.append(NestedField(number, name.strip(), parsed_type(inner), required=False))
+            return StructType(*fields)
+    except (ValueError, ValidationError, TypeUnsupported):
+        pass
+    raise TypeUnsupported(
+        f"{text!r} is not a type. Examples: string, long, double, timestamptz, decimal(38, 0), list<string>, "
+        "map<string, long>, struct<x: double, y: double>."
+    )
+
+
+def _split(text: str) -> list[str]:
+    """At commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for letter in text:
+        depth += letter in "<("
+        depth -= letter in ">)"
+        if letter == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def arrow_type(kind: IcebergType) -> pyarrow.DataType:

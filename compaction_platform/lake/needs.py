@@ -128,27 +128,19 @@ class IcebergTable:
         return True
 
     def schema(self) -> "Schema":
-        from pydantic import ValidationError
-        from pyiceberg.schema import Schema
+        from pyiceberg.schema import Schema, assign_fresh_schema_ids
         from pyiceberg.types import NestedField
+
+        from compaction_platform.lake.columns import TypeUnsupported, parsed_type
 
         fields = []
         for number, column in enumerate(self.columns, start=1):
             try:
-                field = NestedField(
-                    field_id=number,
-                    name=column.name,
-                    field_type=column.type,
-                    required=column.required,
-                    doc=column.doc or None,
-                )
-            except (ValidationError, ValueError) as error:
-                raise NeedUnmet(
-                    f"{self.description}: column {column.name} has type {column.type!r}, which Iceberg does not know. "
-                    "Examples: string, long, double, timestamptz, decimal(38, 0)."
-                ) from error
-            fields.append(field)
-        return Schema(*fields)
+                kind = parsed_type(column.type)
+            except TypeUnsupported as error:
+                raise NeedUnmet(f"{self.description}: column {column.name}: {error}") from error
+            fields.append(NestedField(number, column.name, kind, required=column.required, doc=column.doc or None))
+        return assign_fresh_schema_ids(Schema(*fields))
 
     def _partition_spec(self, schema: "Schema") -> "PartitionSpec":
         from pyiceberg.partitioning import PartitionField, PartitionSpec

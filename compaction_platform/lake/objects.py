@@ -156,16 +156,6 @@ class Objects:
                 return obstore.get_range(self._store, key, start=start, end=end)
             return obstore.get(self._store, key, options={"if_match": etag, "range": (start, end)}).bytes()
 
-    @contextlib.contextmanager
-    def opened(self, key: str) -> Iterator["obstore.ReadableFile"]:
-        """The object as a file that fetches what is read of it."""
-        with self._explained(key):
-            file = obstore.open_reader(self._store, key)
-            try:
-                yield file
-            finally:
-                file.close()
-
     def now(self) -> datetime:
         """The store's own time, told by the object `clock` that is written here."""
         self.write("clock", b"its time of change is the time")

@@ -87,7 +87,7 @@ def merge_assets(rules: MergeRules, columns: Sequence[Column], event_time: Event
             rules=rules,
             settings=lake.settings(),
             spread=spark.spread,
-            run_id=context.run_id,
+            run_id=context.run.run_id,
             dry_run=config.dry_run,
             again=config.again,
             say=context.log.info,
@@ -181,6 +181,10 @@ def _bronze_result(context: dg.AssetExecutionContext, rules: MergeRules, outcome
 def _silver_result(
     context: dg.AssetExecutionContext, rules: MergeRules, columns: Sequence[Column], outcome: Outcome
 ) -> Any:
+    if len(outcome.manifests) > 1:  # what belongs to the run as a whole is below
+        for manifest in outcome.read:
+            hour = {"hour_files": len(manifest.sound), "hour_rows": manifest.rows}
+            context.add_asset_metadata(hour, silver_key(rules), manifest.hour)
     return dg.MaterializeResult(
         asset_key=silver_key(rules),
         metadata={
@@ -208,7 +212,7 @@ def silver_figures(outcome: Outcome) -> dict[str, Any]:
         "partitions_touched": merged.partitions,
         "hours_merged": len(outcome.planned),
         "seconds": round(outcome.seconds, 3),
-        "rows_per_second": round(rows / outcome.seconds) if outcome.seconds else 0,
+        "rows_per_second": round(rows / outcome.seconds, 1) if outcome.seconds else 0.0,
         "new_snapshot": merged.published,
         "snapshot_id": str(merged.snapshot_id),
     }

@@ -8,6 +8,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from compaction_platform.lake.columns import arrow_type
 from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spark import qualified_name
@@ -150,7 +151,7 @@ def _schema_is_as_declared(run: MergeRun, table: Table, columns: Sequence[Column
         if field.name in found
         else f"{field.name} is missing"
         for field in declared.fields
-        if str(found.get(field.name)) != str(field.field_type)
+        if field.name not in found or arrow_type(found[field.name]) != arrow_type(field.field_type)
     ]
     added = [name for name in found if name not in declared.column_names]
     return _result(

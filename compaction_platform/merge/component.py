@@ -5,8 +5,12 @@ from datetime import timedelta
 from typing import Annotated, Literal
 
 import dagster as dg
+import pyarrow
 from pydantic import AfterValidator, Field, model_validator
 
+from compaction_platform.lake.columns import arrow_schema
+from compaction_platform.lake.declaration import Declaration
+from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need
 from compaction_platform.lake.settings import SettingsInvalid
@@ -136,7 +140,7 @@ class Freshness(dg.Model, dg.Resolvable):
     fail_after: Annotated[Duration | None, Field(description="Fail when the newest event is older, e.g. 1d.")] = None
 
 
-class MergedTable(dg.Component, dg.Model, dg.Resolvable):
+class MergedTable(Declaration):
     """Staging Parquet files become one Iceberg table, one row for each key, the newest."""
 
     source: Annotated[Source, Field(description="Where producers put files.")]
@@ -196,15 +200,17 @@ class MergedTable(dg.Component, dg.Model, dg.Resolvable):
             by_role = [column.name for column in self.table.columns if column.role == role]
             given = getattr(self, field)
             if given and by_role and set(given) != set(by_role):
-                raise ValueError(f"{field} is {given}, but the columns of role {role} are {by_role}")
+                raise ValueError(f"{field}: {given} is given, but the columns of role {role} are {by_role}")
             for name in given:
                 if name not in names:
                     raise ValueError(f"{field}: {name} is not a column of the table; there are {', '.join(names)}")
         if not self._listed("key", "key"):
-            raise ValueError("no key: give `key`, or role: key to a column")
+            raise ValueError("table.columns: none has role key, and no key is given")
         for text in self.table.partition_by:
             if partition_field(text).column not in names:
-                raise ValueError(f"partition_by: {text} names no column of the table; there are {', '.join(names)}")
+                raise ValueError(
+                    f"table.partition_by: {text} names no column of the table; there are {', '.join(names)}"
+                )
         if wrong := set(self._listed("keep_when_null", "enrichment")) & {
             *self._listed("key", "key"),
             *self._listed("order_by", "version"),
@@ -212,10 +218,27 @@ class MergedTable(dg.Component, dg.Model, dg.Resolvable):
             raise ValueError(f"keep_when_null: {', '.join(sorted(wrong))} is also in key or order_by")
         if self.freshness and not self._event_time_column():
             raise ValueError(
-                "freshness needs to know the data's own time: give role: event_time to a column of type timestamptz"
+                "freshness: the data's own time must be known: give role: event_time to a column of type timestamptz"
             )
-        self._iceberg_table().schema()
+        self._types_can_be_used()
         return self
+
+    def _types_can_be_used(self) -> None:
+        try:
+            kinds = arrow_schema(self._iceberg_table().schema())
+        except CompactionError as error:
+            raise ValueError(f"table.columns: {error}") from None
+        for name in (*self._listed("key", "key"), *self._listed("order_by", "version")):
+            kind = kinds.field(name).type
+            if pyarrow.types.is_floating(kind) or pyarrow.types.is_nested(kind):
+                raise ValueError(
+                    f"table.columns: {name} is {self._type_of(name)}; a key or an order needs a type with one order"
+                )
+        for field in self.rules().partition_by:
+            if field.time_unit and not pyarrow.types.is_temporal(kinds.field(field.column).type):
+                raise ValueError(
+                    f"table.partition_by: {field.transform} needs a date or a timestamp, {field.column} is none"
+                )
 
     def _listed(self, field: str, role: str) -> tuple[str, ...]:
         return tuple(getattr(self, field) or (column.name for column in self.table.columns if column.role == role))

@@ -223,10 +223,11 @@ class Intake:
         if self.rules.on_new_column != "add":
             return _own_columns(table)
         if fetched is not None:
-            schemas = [survey(staging, file.key, fetched.get(file.key, b"")) for file in files]
+            schemas = [survey(staging, file, fetched.get(file.key, b"")) for file in files]
         else:
-            keys = [file.key for file in files]
-            outcomes = self.spread.run(partial(survey, staging), keys, weight=lambda key: 1 << 16)
+            outcomes = list(self.spread.run(partial(survey, staging), files, weight=lambda file: 1 << 16))
+            if failed := [outcome for outcome in outcomes if outcome.failed]:
+                raise CompactionError(f"{failed[0].item.key} could not be looked at: {failed[0].error}")
             schemas = [outcome.value for outcome in outcomes]
         found = [schema for schema in schemas if schema is not None]
         return _own_columns(table) if not found else self._add_columns(table, found)

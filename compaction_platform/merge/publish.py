@@ -126,6 +126,9 @@ class Merger:
 
     def merge(self, taken: TakenIn, batches: Mapping[str, str], *, dry_run: bool = False) -> Merged:
         """Merge these rows, the batches (digest by hour) of the table's history-to-be."""
+        if taken.count == 0:
+            self.say("no row to merge")
+            return Merged(self.load_table().metadata.current_snapshot_id)
         with self._staged(taken) as staged:
             for attempt in range(1, ATTEMPTS + 1):
                 table = self.load_table()

@@ -124,6 +124,10 @@ def _named(first: str, last: str) -> str:
     return f"hour {first}" if first == last else f"hours {first} to {last}"
 
 
+def _asked(requests: list[dg.RunRequest]) -> list[str]:
+    return [f"asked for {len(requests)} runs"] if requests else []
+
+
 def _explained(plan: HoursToRequest, notes: list[str]) -> str:
     parts = list(notes)
     if plan.still_open:
@@ -146,7 +150,7 @@ def merge_sensor(rules: MergeRules, job: object) -> dg.SensorDefinition:
     def staged(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         found = look(rules, lake.settings(), json.loads(context.cursor or "{}"))
         requests, notes = run_requests(rules, found, context.instance)
-        explanation = _explained(found.plan, notes)
+        explanation = _explained(found.plan, [*_asked(requests), *notes])
         context.log.info(explanation)
         return dg.SensorResult(
             run_requests=requests,

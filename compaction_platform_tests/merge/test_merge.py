@@ -278,3 +278,12 @@ def test_random_histories_follow_the_model(new_scene: NewScene, seed: int) -> No
             scene.stage(f"{chance.randrange(100)}-{number}.parquet", rows, hour)
         scene.merge(hour)
         scene.check()
+
+
+def test_an_hour_without_a_single_sound_row_is_merged_as_nothing(scene: Scene) -> None:
+    scene.stage("bad.parquet", b"bad")
+    scene.stage("empty.parquet", [])
+    outcome = scene.merge(0)
+    assert outcome.merged.snapshot_id is None
+    assert scene.snapshots() == []
+    assert len(outcome.manifests[scene.hour(0)].quarantined) == 1

@@ -1,0 +1,128 @@
+"""The YAML a user writes: what it becomes, and how mistakes are reported."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from compaction_platform.lake.glue import GlueParquetTable
+from compaction_platform.merge.component import MergedTable
+
+unit = pytest.mark.unit
+integration = pytest.mark.integration
+
+
+def declared(project: Path) -> dict[str, Any]:
+    text = (project / "compaction_platform" / "defs" / "events" / "defs.yaml").read_text()
+    attributes: dict[str, Any] = yaml.safe_load(text)["attributes"]
+    return attributes
+
+
+@unit
+def test_roles_say_what_the_lists_say(project: Path) -> None:
+    attributes = declared(project)
+    by_role = MergedTable(**attributes).rules()
+    assert (by_role.key, by_role.order_by, by_role.keep_when_null) == (("event_id",), ("updated_at",), ("country",))
+    for column in attributes["table"]["columns"]:
+        if column.get("role") != "event_time":
+            column.pop("role", None)
+    lists = {"key": ["event_id"], "order_by": ["updated_at"], "keep_when_null": ["country"]}
+    assert MergedTable(**attributes, **lists).rules() == by_role
+
+
+@unit
+def test_the_staging_area_becomes_a_glue_table_where_there_is_glue(project: Path) -> None:
+    staging = [need for need in MergedTable(**declared(project)).needs() if isinstance(need, GlueParquetTable)]
+    assert [need.description for need in staging] == ["Glue table bronze.staging_events"]
+
+
+@unit
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"order_by": ["nope"]}, "order_by: ['nope'] is given, but the columns of role version are ['updated_at']"),
+        ({"keep_when_null": ["event_id"]}, "keep_when_null: ['event_id'] is given"),
+        ({"arrival_grace": "soon"}, "'soon' is not a duration; examples: 90s"),
+        ({"cleanup": "burn"}, "'lifecycle', 'archive' or 'delete'"),
+        ({"table.partition_by": ["day(when)"]}, "day(when) names no column"),
+        ({"table.partition_by": ["week(event_time)"]}, "week is not a transform"),
+        ({"table.partition_by": ["day(event_id)"]}, "day needs a date or a timestamp"),
+        ({"table.name": "drop table"}, "not a usable name"),
+        (
+            {
+                "table.columns": [{"name": "a", "type": "text", "role": "key"}],
+                "freshness": None,
+                "table.partition_by": [],
+            },
+            "'text' is not a type. Examples: string",
+        ),
+        (
+            {"table.columns": [{"name": "a", "type": "string"}], "freshness": None, "table.partition_by": []},
+            "none has role key",
+        ),
+        ({"table.columns": [{"name": "_staged_file", "type": "string"}]}, "the platform's own"),
+        ({"source.first_hour": "yesterday"}, "'yesterday' is not an hour"),
+        ({"shedule": "0 6 * * *"}, "shedule"),
+    ],
+)
+def test_mistakes_are_named(project: Path, change: dict[str, Any], complaint: str) -> None:
+    attributes = declared(project)
+    for path, value in change.items():
+        *parents, last = path.split(".")
+        place = attributes
+        for parent in parents:
+            place = place[parent]
+        place[last] = value
+    with pytest.raises(ValidationError) as invalid:
+        MergedTable(**attributes)
+    assert complaint in str(invalid.value)
+
+
+@unit
+@pytest.mark.parametrize("kind", ["double", "list<string>"])
+def test_a_key_needs_one_order(project: Path, kind: str) -> None:
+    attributes = declared(project)
+    attributes["table"]["columns"][0]["type"] = kind
+    with pytest.raises(ValidationError, match="needs a type with one order"):
+        MergedTable(**attributes)
+
+
+@integration  # Dagster takes seconds to load
+@pytest.mark.parametrize(
+    ("right", "wrong", "complaint"),
+    [
+        ("cleanup: lifecycle", "cleanup: burn", "'lifecycle', 'archive' or 'delete'"),
+        ("arrival_grace: 10m", "arrival_grace: soon", "is not a duration"),
+        ("partition_by: [day(event_time)]", "partition_by: [day(nope)]", "names no column"),
+    ],
+)
+def test_a_mistake_is_reported_with_its_file(
+    project: Path, tmp_path: Path, right: str, wrong: str, complaint: str
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(project / "compaction_platform", copy / "compaction_platform")
+    for name in ("pyproject.toml", "workspace.yaml"):
+        shutil.copy(project / name, copy / name)
+    file = copy / "compaction_platform" / "defs" / "events" / "defs.yaml"
+    assert right in file.read_text()
+    file.write_text(file.read_text().replace(right, wrong))
+    answer = subprocess.run(
+        [str(Path(sys.executable).with_name("dg")), "check", "defs"],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    told = answer.stdout + answer.stderr
+    assert answer.returncode != 0
+    line = next(number for number, text in enumerate(file.read_text().splitlines(), start=1) if wrong in text)
+    assert f"defs.yaml:{line}" in told
+    assert complaint in told
