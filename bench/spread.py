@@ -41,7 +41,7 @@ def main() -> None:
 
         measure(f"64 empty items in {spread.slots} tasks", nothing, list(range(64)), 1)
         measure("16 empty items in 16 tasks", nothing, list(range(16)), WORTH_A_TASK_BYTES)
-        context = DemoContext(lake.settings(), session)
+        context = DemoContext(lake.settings(), session, Path(place))
         write_small_files(context)
         store = context.objects("demo/readings")
         files = [(store, stored.key, stored.etag) for stored in store.list()]

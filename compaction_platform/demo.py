@@ -19,9 +19,10 @@ from compaction_platform.lake.spark import spark_session
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.processes import end_leftovers
 from compaction_platform.local.state import StateDirectory
+from compaction_platform.merge import demo as merge
 
 # Each verb adds its steps here, in the order a reader should see them.
-STEPS: Sequence[DemoStep] = [*ground_floor.STEPS]
+STEPS: Sequence[DemoStep] = [*ground_floor.STEPS, *merge.STEPS]
 
 
 def run_demo(directory: Path, console: Console) -> None:
@@ -48,7 +49,7 @@ def run_demo(directory: Path, console: Console) -> None:
                 _isolate(lake)
                 show("Run the set-up job in Dagster", _set_up)
                 session = running.enter_context(spark_session(lake.settings()))
-                context = DemoContext(lake.settings(), session)
+                context = DemoContext(lake.settings(), session, lake.state.data / "demo")
                 for step in STEPS:
                     show(step.title, partial(_run_step, step, context))
             except Exception:
@@ -84,8 +85,10 @@ def _isolate(lake: EmbeddedLake) -> None:
 
 
 def _set_up(advance: Callable[[float], None]) -> str:
+    import logging
     import warnings
 
+    logging.getLogger("dagster").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="dagster")  # notes on beta APIs are for us, not for the person watching
     import dagster as dg
 

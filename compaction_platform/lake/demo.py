@@ -6,6 +6,7 @@ This module holds what a step is, and the steps of the ground floor.
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -42,6 +43,7 @@ class DemoContext:
 
     settings: Settings
     session: Any
+    scratch: Path  # a directory of the demo's own
     progress: Callable[[float], None] = lambda share: None
     notes: dict[str, Any] = field(default_factory=dict)
 

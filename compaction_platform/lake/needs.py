@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from compaction_platform.lake.aws import aws_client
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.names import checked_identifier
 from compaction_platform.lake.objects import local_directory
 from compaction_platform.lake.settings import Settings
-from compaction_platform.lake.spark import checked_identifier
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings, SettingsInvalid
+from compaction_platform.lake.names import checked_identifier
+from compaction_platform.lake.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -204,17 +205,6 @@ def task_slots(session: "SparkSession", settings: Settings) -> int:
 def qualified_name(settings: Settings, namespace: str, table: str) -> str:
     """A table's name for Spark SQL, from parts that were checked."""
     return ".".join(f"`{checked_identifier(part)}`" for part in (settings.catalog_name, namespace, table))
-
-
-def checked_identifier(name: str) -> str:
-    """This very name, if it may stand in SQL and paths."""
-    import re
-
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,127}", name):
-        raise SettingsInvalid(
-            f"{name!r} is not a usable name: lower-case letters, digits and underscores, not starting with a digit."
-        )
-    return name
 
 
 if __name__ == "__main__":

@@ -12,9 +12,8 @@ from compaction_platform.lake.columns import arrow_schema
 from compaction_platform.lake.declaration import Declaration
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.glue import GlueParquetTable
+from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need
-from compaction_platform.lake.settings import SettingsInvalid
-from compaction_platform.lake.spark import checked_identifier
 from compaction_platform.merge.assets import cleaned_asset, merge_assets, merge_job
 from compaction_platform.merge.checks import EventTime
 from compaction_platform.merge.plan import start_of
@@ -38,7 +37,7 @@ def _name(name: str) -> str:
         raise ValueError(f"{name!r}: names that begin with an underscore are the platform's own")
     try:
         return checked_identifier(name)
-    except SettingsInvalid as error:
+    except NameInvalid as error:
         raise ValueError(str(error)) from None
 
 
@@ -301,6 +300,9 @@ class MergedTable(Declaration):
         return [Namespace(self.table.namespace), self._iceberg_table(), staging]
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        return self.definitions()
+
+    def definitions(self) -> dg.Definitions:
         rules = self.rules()
         job = merge_job(rules)
         assets = [merge_assets(rules, self.columns(), self._event_time())]

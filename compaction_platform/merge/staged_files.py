@@ -21,6 +21,7 @@ import pyarrow.parquet
 
 from compaction_platform.lake.columns import TypeUnsupported, converted, holds, iceberg_type
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.names import checked_identifier
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, OnNewColumn
@@ -208,8 +209,6 @@ def why_not_a_column(file: pyarrow.Schema, name: str) -> str:
 
 def new_column(column: pyarrow.Field) -> tuple[str, Any]:
     """Name and Iceberg type under which a new column of a file would be added to the table."""
-    from compaction_platform.lake.spark import checked_identifier
-
     name = column.name.lower()
     if name.startswith("_"):
         raise TypeUnsupported(f"{column.name} begins with an underscore, as only columns of the platform do")

@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.names import NameInvalid
 from compaction_platform.lake.needs import (
     Column,
     DatabaseSchema,
@@ -78,7 +79,7 @@ def test_one_need_that_cannot_be_met_does_not_keep_the_others(settings: Settings
 @pytest.mark.parametrize("name", ["x; DROP SCHEMA public", 'a"b', "../a", "Ä"])
 def test_hostile_names_are_refused(settings: Settings, name: str) -> None:
     for need in (DatabaseSchema(name), Namespace(name), IcebergTable(name, "t", (Column("a", "long"),))):
-        with pytest.raises(SettingsInvalid, match="not a usable name"):
+        with pytest.raises(NameInvalid, match="not a usable name"):
             need.meet(settings)
 
 

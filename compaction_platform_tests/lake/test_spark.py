@@ -15,11 +15,11 @@ from typing import Any
 import psutil
 import pytest
 
+from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import (
     SparkUnreachable,
     catalog_config,
-    checked_identifier,
     open_session,
     qualified_name,
     spark_session,
@@ -231,7 +231,5 @@ def test_a_glue_catalog_needs_no_address() -> None:
 @unit
 @pytest.mark.parametrize("name", ["a`b", "a.b", "1a", "", "A", "a;drop", "a b", "ä", "a" * 200])
 def test_names_that_could_become_sql_are_refused(name: str) -> None:
-    from compaction_platform.lake.settings import SettingsInvalid
-
-    with pytest.raises(SettingsInvalid):
+    with pytest.raises(NameInvalid):
         checked_identifier(name)

@@ -42,7 +42,7 @@ class Deployment:
             jobs=[dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())],
             executor=dg.in_process_executor,
         )
-        self.defs = dg.Definitions.merge(self.component.build_defs(None), platform)  # type: ignore[arg-type]
+        self.defs = dg.Definitions.merge(self.component.definitions(), platform)
         self.instance = dg.DagsterInstance.ephemeral()
         self.cursor: str | None = None
 
