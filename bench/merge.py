@@ -149,12 +149,12 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def merge_both(bench: Bench) -> dict[str, float]:
-    """Medians over some batches, after one that warms the session."""
+def merge_both(bench: Bench, *, late: bool = False) -> dict[str, float]:
+    """Medians over some batches, after one that warms the caches for this table."""
     ours, by_hand, again = [], [], []
     ours_bytes, by_hand_bytes = [], []
     for number in range(BATCHES + 1):
-        place, hour = bench.stage()
+        place, hour = bench.stage(late=late)
         taken_by_hand = seconds(lambda place=place: bench.run_by_hand(place))
         taken = seconds(lambda hour=hour: bench.run_ours(hour))
         before = bench.snapshots(bench.ours)
@@ -206,24 +206,14 @@ def main() -> None:
         spark_session(lake.settings()) as session,
     ):
         bench = Bench(lake.settings(), session, Path(place) / "staging")
+        bench.tables(300_000)
+        merge_both(bench)  # warms the JVM
         figures = {}
         for rows in (1_000_000, 16_000_000):
             bench.tables(rows)
             figures[rows] = merge_both(bench)
-            show(
-                f"Batch of {FILES * ROWS_PER_FILE:,} rows into {rows:,}, median of {BATCHES}",
-                ["", "ours", "by hand", "by hand / ours"],
-                [
-                    ["seconds", *_pair(figures[rows], "", "{:.2f}")],
-                    ["MB written", *_pair(figures[rows], " bytes", "{:.1f}", 1e6)],
-                    [
-                        "seconds, the same batch again",
-                        f"{figures[rows]['again']:.3f}",
-                        f"{figures[rows]['by hand']:.2f}",
-                        f"{figures[rows]['by hand'] / figures[rows]['again']:.0f}",
-                    ],
-                ],
-            )
+            report(f"Batch of {FILES * ROWS_PER_FILE:,} rows into {rows:,}, median of {BATCHES}", figures[rows])
+        report("The same into 16,000,000, with late rows of two more days", merge_both(bench, late=True))
         small, large = figures[1_000_000]["ours"], figures[16_000_000]["ours"]
         after, maintained, copied = query_times(bench)
         rows, taken = insert_only(bench)
@@ -238,6 +228,19 @@ def main() -> None:
                 [f"insert only: {rows:,} rows of 200 files, rows per second and core", f"{per_core:,.0f}"],
             ],
         )
+
+
+def report(title: str, figures: dict[str, float]) -> None:
+    again = [f"{figures['again']:.3f}", f"{figures['by hand']:.2f}", f"{figures['by hand'] / figures['again']:.0f}"]
+    show(
+        title,
+        ["", "ours", "by hand", "by hand / ours"],
+        [
+            ["seconds", *_pair(figures, "", "{:.2f}")],
+            ["MB written", *_pair(figures, " bytes", "{:.1f}", 1e6)],
+            ["seconds, the same batch again", *again],
+        ],
+    )
 
 
 def _pair(figures: dict[str, float], suffix: str, form: str, unit: float = 1) -> list[str]:

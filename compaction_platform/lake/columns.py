@@ -126,7 +126,8 @@ def spark_type(kind: pyarrow.DataType) -> str:
     if pyarrow.types.is_list(kind):
         return f"array<{spark_type(kind.value_type)}>"
     if pyarrow.types.is_struct(kind):
-        return f"struct<{','.join(f'`{field.name}`:{spark_type(field.type)}' for field in kind)}>"
+        fields = (f"`{field.name.replace('`', '``')}`:{spark_type(field.type)}" for field in kind)
+        return f"struct<{','.join(fields)}>"
     raise TypeUnsupported(f"type {kind} has no counterpart in Spark.")
 
 

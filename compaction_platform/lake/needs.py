@@ -16,6 +16,7 @@ from compaction_platform.lake.settings import Settings
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
 
 
 class NeedUnmet(CompactionError):
@@ -120,12 +121,21 @@ class IcebergTable:
         identifier = (checked_identifier(self.namespace), checked_identifier(self.name))
         Namespace(self.namespace).meet(settings)
         if catalog.table_exists(identifier):
-            return False
+            return self._add_missing_columns(catalog.load_table(identifier))
         schema = self.schema()
         catalog.create_table_if_not_exists(
             identifier, schema, partition_spec=self._partition_spec(schema), properties=dict(self.properties)
         )
         return True
+
+    def _add_missing_columns(self, table: "Table") -> bool:
+        """A column that was declared after the table was made."""
+        missing = [field for field in self.schema().fields if field.name not in table.schema().column_names]
+        if missing:
+            with table.update_schema() as update:
+                for field in missing:
+                    update.add_column(field.name, field.field_type, doc=field.doc)
+        return bool(missing)
 
     def schema(self) -> "Schema":
         from pyiceberg.schema import Schema, assign_fresh_schema_ids

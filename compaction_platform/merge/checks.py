@@ -1,7 +1,7 @@
 """The checks on a merged table. After a merge they report what its audit proved; alone, as in CI, they look again."""
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spark import qualified_name
 from compaction_platform.merge import sql
-from compaction_platform.merge.intake import Manifest, batch_of, manifests_of, receipts_of
+from compaction_platform.merge.intake import Manifest, Receipt, batch_of, manifests_of, receipts_of, short_uuid
 from compaction_platform.merge.publish import AuditFailed, Merger
 from compaction_platform.merge.run import MergeRun, Outcome
 
@@ -24,6 +24,7 @@ QUARANTINE = "nothing_quarantined"
 FRESH = "event_time_is_fresh"
 
 SHOWN = 20
+FAR = 100 * 365 * 86_400  # seconds; ages beyond that are not told apart
 HOURS_CHECKED_ALONE = 24
 
 
@@ -80,8 +81,11 @@ def results_of_a_failed_audit(
 ) -> Iterator[dg.AssetCheckResult]:
     rows = [dg.TableRecord({name: str(value) for name, value in row.items()}) for row in failed.rows]
     evidence = {"rows": dg.MetadataValue.table(rows)} if rows and _alike(rows) else {"rows": str(failed.rows)}
+    doubled = failed.audit.doubled_keys > 0
     if STAGED_ROWS in wanted:
         yield _result(STAGED_ROWS, run, passed=False, description=str(failed), metadata=evidence)
+    if UNIQUE in wanted:
+        yield _result(UNIQUE, run, passed=not doubled, description=str(failed) if doubled else None, metadata=evidence)
 
 
 def results_alone(
@@ -118,7 +122,8 @@ def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
 
     spread = run.spread()
     assert spread.session is not None  # noqa: S101 (for the type checker)
-    taken = Intake(run.rules, run.settings, spread, dry_run=True, say=run.say).take_in(files, run.table())
+    rules = replace(run.rules, on_new_column="ignore")  # a column that was added since is no business of this check
+    taken = Intake(rules, run.settings, spread, dry_run=True, say=run.say).take_in(files, run.table())
     try:
         merger = Merger(run.rules, run.settings, spread.session, spread.slots, run.run_id, run.say)
         rows = merger.missing_or_wrong(taken)
@@ -129,8 +134,15 @@ def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
 
 def _latest_merged(run: MergeRun) -> list[Manifest]:
     receipts, manifests = receipts_of(run.places, run.settings), manifests_of(run.places, run.settings)
+    table = short_uuid(run.table())
     found = sorted(receipts.all().items(), reverse=True)[:HOURS_CHECKED_ALONE]
-    texts = [manifests.get(hour, digest) for hour, digests in found for digest in digests]
+    merged = {
+        (hour, receipt.digest)
+        for hour, names in found
+        for receipt in map(Receipt.from_name, names)
+        if receipt.table == table
+    }
+    texts = [manifests.get(hour, digest) for hour, digest in sorted(merged)]
     return [Manifest.from_json(text) for text in texts if text is not None]
 
 
@@ -177,10 +189,11 @@ def _nothing_is_quarantined(run: MergeRun) -> dg.AssetCheckResult:
 
 
 def _event_time_is_fresh(run: MergeRun, table: Table, event_time: EventTime) -> dg.AssetCheckResult:
-    newest = _newest(run, table, event_time.column)
+    newest = _newest(table, event_time.column)
     if newest is None:
         return _result(FRESH, run, passed=False, severity=dg.AssetCheckSeverity.WARN, description="no event yet")
-    age = Objects.at(run.places.state, run.settings).now() - newest
+    now = Objects.at(run.places.state, run.settings).now()
+    age = timedelta(seconds=min(max(now.timestamp() - newest / 1e6, -FAR), FAR))
     too_old = event_time.fail_after is not None and age > event_time.fail_after
     old = event_time.warn_after is not None and age > event_time.warn_after
     return _result(
@@ -189,12 +202,19 @@ def _event_time_is_fresh(run: MergeRun, table: Table, event_time: EventTime) -> 
         passed=not (old or too_old),
         severity=dg.AssetCheckSeverity.ERROR if too_old else dg.AssetCheckSeverity.WARN,
         description=f"the newest event is {str(age).split('.')[0]} old",
-        metadata={"newest_event": newest.isoformat(), "age_seconds": round(age.total_seconds())},
+        metadata={"newest_event": _shown_moment(newest), "age_seconds": round(age.total_seconds())},
     )
 
 
-def _newest(run: MergeRun, table: Table, column: str) -> datetime | None:
-    """From the statistics that every data file has in the table's metadata; no data is read.
+def _shown_moment(microseconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(microseconds / 1e6, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return f"{microseconds} microseconds since 1970, outside the calendar"
+
+
+def _newest(table: Table, column: str) -> int | None:
+    """In microseconds, from the statistics that every data file has in the table's metadata; no data is read.
 
     A row that was deleted may have been the newest, so this may be later than the truth, never earlier.
     """
@@ -206,7 +226,7 @@ def _newest(run: MergeRun, table: Table, column: str) -> datetime | None:
         return None
     bounds = [(task.file.upper_bounds or {}).get(field.field_id) for task in table.scan().plan_files()]
     values: list[Any] = [from_bytes(field.field_type, bound) for bound in bounds if bound is not None]
-    return datetime.fromtimestamp(max(values) / 1e6, UTC) if values else None
+    return int(max(values)) if values else None
 
 
 def _shown(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need
 from compaction_platform.merge.assets import cleaned_asset, merge_assets, merge_job
 from compaction_platform.merge.checks import EventTime
-from compaction_platform.merge.plan import start_of
+from compaction_platform.merge.plan import hour_of, start_of
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
 from compaction_platform.merge.schedules import merge_schedule
 from compaction_platform.merge.sensors import merge_sensor
@@ -54,7 +54,8 @@ def as_timedelta(text: str) -> timedelta:
 
 def _hour(text: str) -> str:
     try:
-        start_of(text)
+        if hour_of(start_of(text)) != text:
+            raise ValueError
     except ValueError:
         raise ValueError(f"{text!r} is not an hour; example: 2026-01-01-00:00") from None
     return text
@@ -215,6 +216,13 @@ class MergedTable(Declaration):
             *self._listed("order_by", "version"),
         }:
             raise ValueError(f"keep_when_null: {', '.join(sorted(wrong))} is also in key or order_by")
+        unsteady = {*self._listed("order_by", "version"), *self._listed("keep_when_null", "enrichment")}
+        for text in self.table.partition_by:
+            if partition_field(text).column in unsteady and not self.partition_may_change:
+                raise ValueError(
+                    f"table.partition_by: {text} changes when an event comes again; choose a column that does not, "
+                    "or say partition_may_change: true"
+                )
         if self.freshness and not self._event_time_column():
             raise ValueError(
                 "freshness: the data's own time must be known: give role: event_time to a column of type timestamptz"

@@ -17,11 +17,11 @@ from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.lake.columns import arrow_schema, holds, spark_columns
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.spread import share_out
 from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
 from compaction_platform.merge.rules import ORIGIN, MergeRules, Places
-from compaction_platform.merge.staged_files import FileReport, Reading, new_column, survey
+from compaction_platform.merge.staged_files import FileReport, FileUnfit, Reading, fit_columns, new_column, survey
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -33,8 +33,12 @@ if TYPE_CHECKING:
 SMALL_BATCH_BYTES = 32 << 20
 SMALL_BATCH_FILES = 2_000
 SMALL_BATCH_DECODED_BYTES = 256 << 20
+SMALL_BATCH_ROWS = 1_000_000
 FETCHES_AT_ONCE = 16
 REPORT_COLUMN = "_report"
+
+
+Fetched = dict[tuple[str, str], bytes]  # by key and etag
 
 
 class NoIntake(CompactionError):
@@ -80,28 +84,53 @@ class Manifest:
 
 
 @dataclass(frozen=True)
+class Receipt:
+    """An hour's batch was merged into this table (by uuid), which was then at this snapshot.
+
+    All of it is in the name, so that a listing tells.
+    """
+
+    digest: str
+    table: str
+    snapshot_id: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.digest}-{self.table}-{self.snapshot_id if self.snapshot_id is not None else 'none'}"
+
+    @classmethod
+    def from_name(cls, name: str) -> "Receipt":
+        digest, table, snapshot = name.split("-")
+        return cls(digest, table, None if snapshot == "none" else int(snapshot))
+
+
+def short_uuid(table: "Table") -> str:
+    return table.metadata.table_uuid.hex[:12]
+
+
+@dataclass(frozen=True)
 class Shelf:
-    """The manifests and receipts of one table, `<kind>/<hour>/<digest>.json`."""
+    """The manifests or receipts of one table, `<kind>/<hour>/<name>.json`."""
 
     store: Objects
     kind: str
 
-    def put(self, hour: str, digest: str, text: str) -> None:
-        self.store.write(self._key(hour, digest), text.encode())
+    def put(self, hour: str, name: str, text: str) -> None:
+        self.store.write(self._key(hour, name), text.encode())
 
-    def get(self, hour: str, digest: str) -> str | None:
+    def get(self, hour: str, name: str) -> str | None:
         try:
-            return bytes(self.store.read(self._key(hour, digest))).decode()
+            return bytes(self.store.read(self._key(hour, name))).decode()
         except ObjectMissing:
             return None
 
-    def digests(self, hour: str) -> list[str]:
+    def names(self, hour: str) -> list[str]:
         """What is there for an hour, the latest first, by the store's clock."""
         found = sorted(self.store.list(f"{self.kind}/{_as_path(hour)}"), key=lambda stored: stored.last_modified)
         return [stored.key.rsplit("/", 1)[-1].removesuffix(".json") for stored in reversed(found)]
 
     def all(self) -> dict[str, list[str]]:
-        """The digests of every hour."""
+        """The names of every hour."""
         found: dict[str, list[str]] = {}
         for stored in self.store.list(self.kind):
             path, _, name = stored.key.rpartition("/")
@@ -109,8 +138,8 @@ class Shelf:
             found.setdefault(f"{hour[:-2]}:{hour[-2:]}", []).append(name.removesuffix(".json"))
         return found
 
-    def _key(self, hour: str, digest: str) -> str:
-        return f"{self.kind}/{_as_path(hour)}/{digest}.json"
+    def _key(self, hour: str, name: str) -> str:
+        return f"{self.kind}/{_as_path(hour)}/{name}.json"
 
 
 def _as_path(hour: str) -> str:
@@ -209,28 +238,38 @@ class Intake:
             quarantine=None if self.dry_run else Objects.at(self.places.quarantine, self.settings),
             columns=columns,
             key=self.rules.key,
+            required=self.rules.required,
             on_new_column=self.rules.on_new_column,
             fetched=fetched or {},
         )
-        if fetched is None or _decoded_bytes(fetched) > SMALL_BATCH_DECODED_BYTES:
+        if fetched is None or not _is_small_when_decoded(fetched):
             return self._in_tasks(replace(reading, fetched={}), files)
         return self._here(reading, files)
 
     def _columns_for(
-        self, staging: Objects, files: Sequence[StagedFile], fetched: dict[str, bytes] | None, table: "Table"
+        self, staging: Objects, files: Sequence[StagedFile], fetched: "Fetched | None", table: "Table"
     ) -> pyarrow.Schema:
         """The table's columns, with those of the files that are new and welcome."""
         if self.rules.on_new_column != "add":
             return _own_columns(table)
         if fetched is not None:
-            schemas = [survey(staging, file, fetched.get(file.key, b"")) for file in files]
+            schemas = [survey(staging, file, fetched.get((file.key, file.etag), b"")) for file in files]
         else:
             outcomes = list(self.spread.run(partial(survey, staging), files, weight=lambda file: 1 << 16))
             if failed := [outcome for outcome in outcomes if outcome.failed]:
                 raise CompactionError(f"{failed[0].item.key} could not be looked at: {failed[0].error}")
-            schemas = [outcome.value for outcome in outcomes]
-        found = [schema for schema in schemas if schema is not None]
+            schemas = [outcome.value for outcome in sorted(outcomes, key=lambda outcome: outcome.item.key)]
+        own = _own_columns(table)
+        found = [schema for schema in schemas if schema is not None and self._fits(schema, own)]
         return _own_columns(table) if not found else self._add_columns(table, found)
+
+    def _fits(self, schema: pyarrow.Schema, own: pyarrow.Schema) -> bool:
+        """A file that will be quarantined anyway adds no columns."""
+        try:
+            fit_columns(schema, own, self.rules.required, "ignore")
+        except FileUnfit:
+            return False
+        return True
 
     def _add_columns(self, table: "Table", schemas: list[pyarrow.Schema]) -> pyarrow.Schema:
         new = _new_columns(_own_columns(table), schemas)
@@ -321,16 +360,14 @@ def _new_columns(table: pyarrow.Schema, schemas: Iterable[pyarrow.Schema]) -> di
     return new
 
 
-def _fetch_if_small(staging: Objects, files: Sequence[StagedFile]) -> dict[str, bytes] | None:
+def _fetch_if_small(staging: Objects, files: Sequence[StagedFile]) -> "Fetched | None":
     """The bytes of all files if they are few and small; one that changed meanwhile is left out."""
     if len(files) > SMALL_BATCH_FILES or sum(file.size for file in files) > SMALL_BATCH_BYTES:
         return None
 
-    def fetch(file: StagedFile) -> tuple[str, Any] | None:
-        from compaction_platform.lake.objects import ObjectChanged
-
+    def fetch(file: StagedFile) -> tuple[tuple[str, str], Any] | None:
         try:
-            return file.key, staging.read(file.key, file.etag)
+            return (file.key, file.etag), staging.read(file.key, file.etag)
         except (ObjectChanged, ObjectMissing):
             return None  # reading it again will tell
 
@@ -338,16 +375,17 @@ def _fetch_if_small(staging: Objects, files: Sequence[StagedFile]) -> dict[str, 
         return dict(fetched for fetched in pool.map(fetch, files) if fetched is not None)
 
 
-def _decoded_bytes(fetched: dict[str, bytes]) -> int:
-    """About how much memory the rows will take, as far as the footers tell."""
+def _is_small_when_decoded(fetched: "Fetched") -> bool:
+    """Whether the rows will fit into this process, as far as the footers tell."""
     import pyarrow.parquet
 
-    total = 0
+    total = rows = 0
     for data in fetched.values():
         with suppress(pyarrow.ArrowException, OSError, ValueError):
             metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(pyarrow.py_buffer(data)))
             total += sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return total
+            rows += metadata.num_rows
+    return total <= SMALL_BATCH_DECODED_BYTES and rows <= SMALL_BATCH_ROWS
 
 
 def _read_whole(reading: Reading, file: StagedFile) -> tuple[FileReport, list[pyarrow.RecordBatch]]:

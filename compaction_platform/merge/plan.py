@@ -15,7 +15,6 @@ from itertools import pairwise
 
 HOUR_FORMAT = "%Y-%m-%d-%H:%M"
 HOUR = timedelta(hours=1)
-NOTHING = hashlib.sha256(b"").hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)

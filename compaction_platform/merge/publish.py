@@ -8,9 +8,9 @@ merges at once, or maintenance in between, cost time and nothing else.
 import json
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from compaction_platform.lake.settings import Settings
 ATTEMPTS = 5
 SHOWN_ROWS = 20
-ROWS_AUDITED_HERE = 20_000_000
+ROWS_HELD_HERE = 20_000_000
 BRANCH_LIFE_MS = 24 * 3600 * 1000  # a branch left by a killed run goes with the next expiry of snapshots
 BATCHES_PROPERTY = "compaction.batches"
 RUN_PROPERTY = "compaction.run-id"
@@ -43,9 +43,17 @@ RUN_PROPERTY = "compaction.run-id"
 class AuditFailed(CompactionError):
     """The merged branch is not what it should be. Nothing was published."""
 
-    def __init__(self, message: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, message: str, audit: "Audit", rows: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(message)
-        self.rows = rows
+        self.audit, self.rows = audit, rows
+
+
+class StagedRowsLost(CompactionError):
+    """What Spark holds of the staged files is not what was read from them."""
+
+
+class TableUnfit(CompactionError):
+    """The table is kept in a way a merge cannot be counted in."""
 
 
 class MergeConflict(CompactionError):
@@ -132,6 +140,7 @@ class Merger:
         with self._staged(taken) as staged:
             for attempt in range(1, ATTEMPTS + 1):
                 table = self.load_table()
+                self._require_merge_on_read(table)
                 bounds = self._bounds(staged, table)
                 if dry_run or not published(table).complete:
                     effect = self._effect(staged, bounds, table)
@@ -148,6 +157,15 @@ class Merger:
             "nothing is lost; run again when the other writer is done."
         )
 
+    def _require_merge_on_read(self, table: "Table") -> None:
+        modes = {table.properties.get(f"write.{verb}.mode") for verb in ("merge", "update", "delete")}
+        if modes != {"merge-on-read"}:
+            settings = ", ".join(f"'write.{verb}.mode'='merge-on-read'" for verb in ("merge", "update", "delete"))
+            raise TableUnfit(
+                f"{self.rules.full_name} rewrites whole files when rows change; merging wants merge-on-read. Nothing "
+                f"was changed. Set it with: ALTER TABLE {self.name} SET TBLPROPERTIES ({settings})"
+            )
+
     def _merge_once(
         self, staged: "Staged", bounds: Bounds, table: "Table", batches: Mapping[str, str], attempt: int
     ) -> Merged:
@@ -161,24 +179,27 @@ class Merger:
                 ThreadPoolExecutor(1) as beside,
             ):
                 counted_before = beside.submit(self._rows_before, base, bounds)
-                statement = sql.merge(self.rules, staged.columns, into=into, staged=staged.view, bounds=bounds)
+                if self._has_only_new_keys(staged, bounds, base, counted_before):
+                    statement = sql.insert(staged.columns, into=into, staged=staged.view)
+                else:
+                    statement = sql.merge(self.rules, staged.columns, into=into, staged=staged.view, bounds=bounds)
                 self.session.sql(statement, dict(bounds.values)).collect()
                 rows_before = counted_before.result()
             table.refresh()
             result = self._counted(table, branch, base, staged, attempt)
+            self.say(f"merged into a branch: {result.inserted:,} rows inserted, {result.updated:,} updated; auditing")
+            audit = self._audited(staged, bounds, into, rows_before, result)
             if result.inserted + result.updated == 0:
                 self.say("every staged row is in the table already; nothing to publish")
                 self._drop_branch(table, branch)
-                return result
-            self.say(f"merged into a branch: {result.inserted:,} rows inserted, {result.updated:,} updated; auditing")
-            audit = self._audited(staged, bounds, into, rows_before, result)
+                return replace(result, snapshot_id=base, audit=audit)
             self._publish(table, branch, base)
         except BaseException:
             with suppress(Exception):
                 self._drop_branch(self.load_table(), branch)
             raise
         self.say(f"published snapshot {result.snapshot_id}")
-        return Merged(**{**result.__dict__, "published": True, "audit": audit})
+        return replace(result, published=True, audit=audit)
 
     # ------------------------------------------------------------ the batch
 
@@ -193,14 +214,44 @@ class Merger:
         rows_view = f"{view}_rows"
         rows = taken.rows.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
         rows.createOrReplaceTempView(rows_view)
-        newest = self.session.sql(sql.newest_of_each_key(self.rules, taken.columns, rows_view)).persist()
+        hashes = self._key_hashes(rows_view) if taken.count <= ROWS_HELD_HERE else None
+        there = len(hashes) if hashes is not None else rows.count()
+        if there != taken.count:
+            raise StagedRowsLost(
+                f"{taken.count:,} rows were read, {there:,} are left: Spark lost some of them and could not read their "
+                "files again. Nothing was merged; run again."
+            )
+        if hashes is not None and not _has_doubles(hashes):
+            newest = rows
+        else:
+            newest = self.session.sql(sql.newest_of_each_key(self.rules, taken.columns, rows_view)).persist()
         newest.createOrReplaceTempView(view)
         try:
-            yield Staged(view, taken.columns, self._rows(sql.partitions_of(self.rules, view)), is_small=False)
+            partitions = self._rows(sql.partitions_of(self.rules, view))
+            yield Staged(view, taken.columns, partitions, key_hashes=hashes)
         finally:
-            newest.unpersist()  # while the view it reads from is still known
+            if newest is not rows:
+                newest.unpersist()  # while the view it reads from is still known
             self.session.catalog.dropTempView(view)
             self.session.catalog.dropTempView(rows_view)
+
+    def _key_hashes(self, rows: str, bounds: Bounds = sql.NO_BOUNDS) -> Any:
+        """A hash of every row's key, sorted. Equal keys have equal hashes."""
+        hashes = self.session.sql(sql.key_hashes(self.rules, rows, bounds), dict(bounds.values)).toArrow()
+        return numpy.sort(hashes["key_hash"].to_numpy())
+
+    def _has_only_new_keys(
+        self, staged: "Staged", bounds: Bounds, base: int | None, rows_before: "Future[int]"
+    ) -> bool:
+        """Whether a large batch has nothing in common with the table: appending is then much less work."""
+        if staged.key_hashes is None:
+            return False
+        if base is None or rows_before.result() == 0:
+            return not _has_doubles(staged.key_hashes)
+        if rows_before.result() > ROWS_HELD_HERE or _has_doubles(staged.key_hashes):
+            return False
+        there = self._key_hashes(f"{self.name} VERSION AS OF {base}", bounds)
+        return len(numpy.intersect1d(there, staged.key_hashes)) == 0
 
     @contextmanager
     def _staged_here(self, rows: pyarrow.Table, columns: pyarrow.Schema, view: str) -> Iterator["Staged"]:
@@ -219,7 +270,7 @@ class Merger:
                     "spark.sql.adaptive.enabled": "false",  # nothing to adapt to that is not known already
                 }
             ):
-                yield Staged(view, columns, partitions, is_small=True)
+                yield Staged(view, columns, partitions)
         finally:
             self.session.catalog.dropTempView(view)
 
@@ -307,7 +358,7 @@ class Merger:
 
     def _audited(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int, result: Merged) -> Audit:
         audit = None
-        if staged.is_small and rows_before + staged.keys <= ROWS_AUDITED_HERE:
+        if rows_before + staged.keys <= ROWS_HELD_HERE:
             audit = self._audit_here(staged, bounds, into, rows_before)
         if audit is None or audit.doubled_keys:
             audit = self._audit_on_spark(staged, bounds, into, rows_before)
@@ -316,6 +367,7 @@ class Merger:
             raise AuditFailed(
                 f"the merge into {self.rules.full_name} did not pass its audit: {'; '.join(problems)}. Nothing was "
                 f"published; the table is as it was. Rows: {rows[:5]}",
+                audit,
                 rows,
             )
         return audit
@@ -333,7 +385,7 @@ class Merger:
             staged_keys=staged.keys,
             staged_keys_found=int(is_staged.sum()),
             wrong_rows=int((is_staged & ~right).sum()),
-            doubled_keys=int((hashes[1:] == hashes[:-1]).sum()),
+            doubled_keys=_doubles(hashes),
         )
 
     def _audit_on_spark(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int) -> Audit:
@@ -381,8 +433,16 @@ class Staged:
     view: str
     columns: pyarrow.Schema
     partitions: list[tuple[Any, ...]]  # see sql.partitions_of; the last value is the number of keys
-    is_small: bool
+    key_hashes: Any | None = None  # of all rows of a large batch, sorted
 
     @property
     def keys(self) -> int:
         return sum(row[-1] for row in self.partitions)
+
+
+def _doubles(ordered: Any) -> int:
+    return int((ordered[1:] == ordered[:-1]).sum())
+
+
+def _has_doubles(ordered: Any) -> bool:
+    return _doubles(ordered) > 0

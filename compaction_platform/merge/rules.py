@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
+from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings
 
 OnNewColumn = Literal["add", "ignore", "reject"]
@@ -54,8 +55,23 @@ class MergeRules:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """What makes one row of a key newer than another, most significant first."""
+        """What makes one row of a batch newer than another of its key, most significant first."""
         return (*self.order_by, *ORIGIN)
+
+    @property
+    def order_across_batches(self) -> tuple[str, ...]:
+        """The same against the table's row. Positions do not count: a file that was replaced has others."""
+        return (*self.order_by, FILE_COLUMN)
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """Columns a file must have: without them, it cannot be known which row of the table is meant."""
+        partitions = () if self.partition_may_change else tuple(field.column for field in self.partition_by)
+        return tuple(dict.fromkeys((*self.key, *partitions)))
+
+
+class PlacesOverlap(CompactionError):
+    """Our own files would be taken for staged ones."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +88,15 @@ class Places:
         settings.require("lake_uri", purpose=f"merging {rules.full_name}")
         lake = str(settings.lake_uri).rstrip("/")
         own = "://" in rules.source or rules.source.startswith("/")
-        return cls(
-            staging=rules.source.rstrip("/") if own else f"{lake}/{rules.source.strip('/')}",
+        places = cls(
+            staging=rules.source.rstrip("/") if own else f"{lake}/{rules.source.strip('/')}".rstrip("/"),
             state=f"{lake}/_compaction/merge/{rules.full_name}",
             quarantine=f"{lake}/quarantine/{rules.table}",
             archive=f"{lake}/archive/{rules.table}",
         )
+        for ours in (places.state, places.quarantine, places.archive):
+            if f"{ours}/".startswith(f"{places.staging}/"):
+                raise PlacesOverlap(
+                    f"{places.staging} cannot be the staging area of {rules.full_name}: {ours} lies inside it."
+                )
+        return places

@@ -19,10 +19,12 @@ from compaction_platform.merge.intake import (
     Intake,
     Manifest,
     NoIntake,
+    Receipt,
     TakenIn,
     batch_of,
     manifests_of,
     receipts_of,
+    short_uuid,
     staged_batches,
 )
 from compaction_platform.merge.plan import Batch, StagedFile
@@ -89,16 +91,17 @@ class MergeRun:
         began = time.monotonic()
         table = self.table()
         known = set() if self.again else merged_batches(table)
-        plan = {batch.hour: batch for batch in staged if batch.files and (batch.hour, batch.digest) not in known}
+        manifests: dict[str, Manifest] = {}
+        plan: dict[str, Batch | IntakeBatch] = {}
         for batch in staged:
-            if batch.hour not in plan:
-                why = "was merged before" if batch.files else "has no files"
-                self.say(f"hour {batch.hour}: {why}; nothing to do")
-        manifests = {
-            batch.hour: self._earlier_manifest(batch) or Manifest(batch.hour, batch.digest, ())
-            for batch in staged
-            if batch.hour not in plan
-        }
+            if not batch.files:
+                self.say(f"hour {batch.hour} has no files; nothing to do")
+                manifests[batch.hour] = Manifest(batch.hour, batch.digest, ())
+            elif (batch.hour, batch.digest) in known and (manifest := self._earlier_manifest(batch)):
+                self.say(f"hour {batch.hour} was merged before; nothing to do")
+                manifests[batch.hour] = manifest
+            else:
+                plan[batch.hour] = batch
         merged = Merged(table.metadata.current_snapshot_id)
         if plan:
             read = self._read(list(plan.values()), table, strict=strict)
@@ -114,7 +117,7 @@ class MergeRun:
                 read.taken.release()
         outcome = Outcome(dict(sorted(manifests.items())), merged, time.monotonic() - began, tuple(sorted(plan)))
         if not self.dry_run:
-            self._write_receipts(outcome)
+            self._write_receipts(outcome, table)
         return outcome
 
     def _read(self, batches: "Sequence[Batch | IntakeBatch]", table: Table, *, strict: bool = False) -> "Read":
@@ -148,22 +151,27 @@ class MergeRun:
 
     def _last_intake(self, hour: str) -> "IntakeBatch":
         shelf = manifests_of(self.places, self.settings)
-        for digest in shelf.digests(hour):
+        for digest in shelf.names(hour):
             text = shelf.get(hour, digest)
             if text is not None:
                 return IntakeBatch(Manifest.from_json(text))
+        (staged,) = staged_batches(self.rules, self.places, self.settings, [hour])
+        if not staged.files:
+            return IntakeBatch(Manifest(hour, staged.digest, ()))
         raise NoIntake(
             f"hour {hour} was never taken in. Materialize bronze/{self.rules.table} for it, or both together."
         )
 
-    def _write_receipts(self, outcome: "Outcome") -> None:
+    def _write_receipts(self, outcome: "Outcome", table: Table) -> None:
         """What the sensor looks at. Main's history says the same, until snapshots expire."""
         assert outcome.merged is not None  # noqa: S101 (for the type checker)
         shelf = receipts_of(self.places, self.settings)
         for hour, manifest in outcome.manifests.items():
-            if manifest.files and (hour in outcome.planned or shelf.get(hour, manifest.digest) is None):
-                receipt = {"hour": hour, "digest": manifest.digest, "snapshot_id": outcome.merged.snapshot_id}
-                shelf.put(hour, manifest.digest, json.dumps({**receipt, "run_id": self.run_id}))
+            if manifest.files:
+                receipt = Receipt(manifest.digest, short_uuid(table), outcome.merged.snapshot_id)
+                known = [Receipt.from_name(name) for name in shelf.names(hour)] if hour not in outcome.planned else []
+                if not any((each.digest, each.table) == (receipt.digest, receipt.table) for each in known):
+                    shelf.put(hour, receipt.name, json.dumps({"run_id": self.run_id}))
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@ import dagster as dg
 
 from compaction_platform.lake.resources import LakeResource
 from compaction_platform.merge.rules import MergeRules
-from compaction_platform.merge.sensors import look, run_requests
+from compaction_platform.merge.sensors import Seen, look, run_requests
 
 
 def merge_schedule(rules: MergeRules, job: object, cron: str) -> dg.ScheduleDefinition:
@@ -17,7 +17,7 @@ def merge_schedule(rules: MergeRules, job: object, cron: str) -> dg.ScheduleDefi
         description=f"Merges hours of {rules.source} that are over and have something new.",
     )
     def staged(context: dg.ScheduleEvaluationContext, lake: LakeResource) -> list[dg.RunRequest] | dg.SkipReason:
-        requests, notes = run_requests(rules, look(rules, lake.settings(), {}), context.instance)
+        requests, notes = run_requests(rules, look(rules, lake.settings(), Seen()), context.instance)
         return requests or dg.SkipReason("; ".join(notes) or "nothing new is staged")
 
     return staged

@@ -3,22 +3,25 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import dagster as dg
 
+from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.resources import LakeResource
 from compaction_platform.lake.settings import Settings
-from compaction_platform.merge.intake import Manifest, manifests_of, receipts_of, staged_files
+from compaction_platform.merge.intake import Manifest, Receipt, manifests_of, receipts_of, short_uuid, staged_files
 from compaction_platform.merge.plan import Batch, HoursToRequest, batches, hours_to_request, ranges
 from compaction_platform.merge.rules import MergeRules, Places
 
 HOURS_PER_LOOK = 168
 ATTEMPTS = 3
+RUNS_LOOKED_AT = 1000
 TABLE_TAG = "compaction/table"
-BATCH_TAG = "compaction/batch"
+DIGESTS_TAG = "compaction/digests"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
 
@@ -33,20 +36,37 @@ UNFINISHED = [
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at the staging area found. `settled` (hour: digest) is what need not be asked about again."""
+    """What a look at the staging area found."""
 
     plan: HoursToRequest
     staged: Mapping[str, Batch]
-    settled: dict[str, str]
+    seen: "Seen"
 
 
-def look(rules: MergeRules, settings: Settings, settled: Mapping[str, str]) -> Look:
+@dataclass(frozen=True)
+class Seen:
+    """What need not be asked about again: the hours (with their digests) that were merged into this very table."""
+
+    table: str = ""
+    settled: Mapping[str, str] = field(default_factory=dict)
+
+    def to_cursor(self) -> str:
+        return json.dumps({"table": self.table, "settled": dict(self.settled)})
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None) -> "Seen":
+        return cls(**json.loads(cursor)) if cursor else cls()
+
+
+def look(rules: MergeRules, settings: Settings, seen: Seen) -> Look:
     places = Places.of(rules, settings)
+    table = short_uuid(open_catalog(settings).load_table(rules.identifier))
     staged = batches(staged_files(rules, places, settings))
-    settled = {hour: digest for hour, digest in settled.items() if hour in staged and staged[hour].digest == digest}
-    unsettled = [hour for hour in staged if hour not in settled]
+    before = seen.settled if seen.table == table else {}
+    settled = {hour: digest for hour, digest in before.items() if hour in staged and staged[hour].digest == digest}
+    unsettled = {hour: batch for hour, batch in staged.items() if hour not in settled}
     if unsettled:
-        settled |= _merged_before(places, settings, {hour: staged[hour] for hour in unsettled})
+        settled |= _merged_before(places, settings, table, unsettled)
     plan = hours_to_request(
         staged,
         settled,
@@ -55,17 +75,18 @@ def look(rules: MergeRules, settings: Settings, settled: Mapping[str, str]) -> L
         first_hour=rules.first_hour,
         limit=HOURS_PER_LOOK,
     )
-    return Look(plan, staged, settled)
+    return Look(plan, staged, Seen(table, settled))
 
 
-def _merged_before(places: Places, settings: Settings, unsettled: Mapping[str, Batch]) -> dict[str, str]:
+def _merged_before(places: Places, settings: Settings, table: str, unsettled: Mapping[str, Batch]) -> dict[str, str]:
     """Hours with a receipt for what is staged now, or whose staged files are the rest of what was merged: the
     bucket's own rules remove files, too, and that is no news."""
     manifests = manifests_of(places, settings)
     receipts = receipts_of(places, settings).all()
     settled = {}
     for hour, batch in unsettled.items():
-        digests = receipts.get(hour, [])
+        found = [Receipt.from_name(name) for name in receipts.get(hour, [])]
+        digests = {receipt.digest for receipt in found if receipt.table == table}
         if batch.digest in digests:
             settled[hour] = batch.digest
         elif digests:
@@ -77,31 +98,51 @@ def _merged_before(places: Places, settings: Settings, unsettled: Mapping[str, B
 
 
 def run_requests(rules: MergeRules, found: Look, instance: dg.DagsterInstance) -> tuple[list[dg.RunRequest], list[str]]:
-    """One run for each range of hours, unless one is on its way or has failed too often; and why not."""
+    """Runs for the hours that are due, as few as possible; and what is not asked for, and why.
+
+    An hour whose last run did not settle it gets a run of its own, so that it does not hold up the others.
+    """
     busy = _hours_on_their_way(rules, instance)
-    waiting = [hour for hour in found.plan.hours if any(first <= hour <= last for first, last in busy)]
-    notes = [f"{len(waiting)} hours are in a run that is not over"] if waiting else []
-    requests = []
-    for first, last in ranges([hour for hour in found.plan.hours if hour not in waiting], found.staged):
-        digests = [batch.digest for hour, batch in found.staged.items() if first <= hour <= last]
-        digest = hashlib.sha256("".join([first, last, *digests]).encode()).hexdigest()[:16]
-        failures = _failures(instance, digest)
-        if failures >= ATTEMPTS:
-            notes.append(f"{_named(first, last)} failed {failures} times; look at the runs, then materialize by hand")
-            continue
-        one_hour = first == last
-        requests.append(
-            dg.RunRequest(
-                run_key=f"{rules.full_name}-{digest}-{failures}",
-                partition_key=first if one_hour else None,
-                tags={
-                    TABLE_TAG: rules.full_name,
-                    BATCH_TAG: digest,
-                    **({} if one_hour else {RANGE_START_TAG: first, RANGE_END_TAG: last}),
-                },
-            )
+    attempts = _attempts(rules, found, instance)
+    due = [hour for hour in found.plan.hours if not any(first <= hour <= last for first, last in busy)]
+    notes = []
+    if waiting := len(found.plan.hours) - len(due):
+        notes.append(f"{waiting} hours are in a run that is not over")
+    if given_up := [hour for hour in due if attempts[hour] >= ATTEMPTS]:
+        notes.append(
+            f"{len(given_up)} hours (the first: {given_up[0]}) failed {ATTEMPTS} times; look at the runs, then "
+            "materialize by hand"
         )
-    return requests, notes
+    fresh = ranges([hour for hour in due if attempts[hour] == 0], found.staged)
+    again = [(hour, hour) for hour in due if 0 < attempts[hour] < ATTEMPTS]
+    return [_request(rules, found, first, last, attempts[first]) for first, last in sorted([*fresh, *again])], notes
+
+
+def _request(rules: MergeRules, found: Look, first: str, last: str, attempt: int) -> dg.RunRequest:
+    digests = [_short(batch) for hour, batch in found.staged.items() if first <= hour <= last]
+    name = hashlib.sha256("".join([first, last, *digests]).encode()).hexdigest()[:16]
+    one_hour = first == last
+    return dg.RunRequest(
+        run_key=f"{rules.full_name}-{name}-{attempt}",
+        partition_key=first if one_hour else None,
+        tags={
+            TABLE_TAG: rules.full_name,
+            DIGESTS_TAG: ",".join(digests),
+            **({} if one_hour else {RANGE_START_TAG: first, RANGE_END_TAG: last}),
+        },
+    )
+
+
+def _short(batch: Batch) -> str:
+    return batch.digest[:12]
+
+
+def _attempts(rules: MergeRules, found: Look, instance: dg.DagsterInstance) -> dict[str, int]:
+    """How many runs of exactly these files have ended, for each hour that is still due."""
+    ended = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.SUCCESS]
+    runs = instance.get_runs(dg.RunsFilter(tags={TABLE_TAG: rules.full_name}, statuses=ended), limit=RUNS_LOOKED_AT)
+    seen = Counter(digest for run in runs for digest in run.tags.get(DIGESTS_TAG, "").split(","))
+    return {hour: seen[_short(found.staged[hour])] for hour in found.plan.hours}
 
 
 def _hours_on_their_way(rules: MergeRules, instance: dg.DagsterInstance) -> list[tuple[str, str]]:
@@ -113,15 +154,6 @@ def _hours_on_their_way(rules: MergeRules, instance: dg.DagsterInstance) -> list
         if first and last:
             found.append((first, last))
     return found
-
-
-def _failures(instance: dg.DagsterInstance, digest: str) -> int:
-    ended = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-    return instance.get_runs_count(dg.RunsFilter(tags={BATCH_TAG: digest}, statuses=ended))
-
-
-def _named(first: str, last: str) -> str:
-    return f"hour {first}" if first == last else f"hours {first} to {last}"
 
 
 def _asked(requests: list[dg.RunRequest]) -> list[str]:
@@ -148,13 +180,13 @@ def merge_sensor(rules: MergeRules, job: object) -> dg.SensorDefinition:
         description=f"Lists {rules.source} and merges hours that are over and have something new.",
     )
     def staged(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
-        found = look(rules, lake.settings(), json.loads(context.cursor or "{}"))
+        found = look(rules, lake.settings(), Seen.from_cursor(context.cursor))
         requests, notes = run_requests(rules, found, context.instance)
         explanation = _explained(found.plan, [*_asked(requests), *notes])
         context.log.info(explanation)
         return dg.SensorResult(
             run_requests=requests,
-            cursor=json.dumps(found.settled),
+            cursor=found.seen.to_cursor(),
             skip_reason=None if requests else dg.SkipReason(explanation),
         )
 

@@ -1,7 +1,7 @@
 """The SQL of a merge, as text. Names are quoted and were checked when they were declared; values are bound.
 
-`s` is the staged row, `t` the table's. A row is newer by `order_by`, then by the file and the position it came
-from; NULL is older than any value, NaN newer.
+`s` is the staged row, `t` the table's. A row is newer by `order_by`, then by the file it came from (and inside a
+batch by its position there); NULL is older than any value.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MOST_VALUES = 200
 
 
 def quoted(name: str) -> str:
-    return f"`{name}`"
+    return f"`{name.replace('`', '``')}`"
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,9 @@ class Bounds:
 
     def on(self, alias: str) -> str:
         return self.condition.replace("{t}", alias)
+
+
+NO_BOUNDS = Bounds()
 
 
 def newest_of_each_key(rules: MergeRules, columns: pyarrow.Schema, rows: str) -> str:
@@ -75,15 +78,26 @@ def audit(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: st
     """One row of counts about the partitions that were touched."""
     keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
     per_key = (
-        f"SELECT {keys}, count(*) AS n, count(s.{quoted(rules.key[0])}) AS staged, "
-        f"count_if(s.{quoted(rules.key[0])} IS NOT NULL AND NOT {is_right(rules, columns)}) AS wrong "
+        f"SELECT {keys}, count(*) AS `_n`, count(s.{quoted(rules.key[0])}) AS `_staged`, "
+        f"count_if(s.{quoted(rules.key[0])} IS NOT NULL AND NOT {is_right(rules, columns)}) AS `_wrong` "
         f"FROM {result} t LEFT JOIN {staged} s ON {same_key(rules)} WHERE {bounds.on('t')} GROUP BY {keys}"
     )
     return (
-        "SELECT coalesce(sum(n), 0) AS rows_after, count_if(n > 1) AS doubled_keys, "
-        "count_if(staged > 0) AS staged_keys_found, coalesce(sum(wrong), 0) AS wrong_rows, "
+        "SELECT coalesce(sum(`_n`), 0) AS rows_after, count_if(`_n` > 1) AS doubled_keys, "
+        "count_if(`_staged` > 0) AS staged_keys_found, coalesce(sum(`_wrong`), 0) AS wrong_rows, "
         f"(SELECT count(*) FROM {staged}) AS staged_keys FROM ({per_key})"
     )
+
+
+def insert(columns: pyarrow.Schema, *, into: str, staged: str) -> str:
+    """For a batch that has no key in common with the table."""
+    listed = ", ".join(quoted(name) for name in (*columns.names, *ORIGIN))
+    return f"INSERT INTO {into} ({listed}) SELECT {listed} FROM {staged}"
+
+
+def key_hashes(rules: MergeRules, rows: str, bounds: Bounds = NO_BOUNDS) -> str:
+    keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
+    return f"SELECT xxhash64({keys}) AS key_hash FROM {rows} t WHERE {bounds.on('t')}"
 
 
 def audit_rows(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds) -> str:
@@ -93,7 +107,7 @@ def audit_rows(rules: MergeRules, columns: pyarrow.Schema, *, result: str, stage
     """
     keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
     return (
-        f"SELECT /*+ BROADCAST(s) */ xxhash64({keys}) AS key_hash, s.{quoted(rules.key[0])} IS NOT NULL AS staged, "
+        f"SELECT xxhash64({keys}) AS key_hash, s.{quoted(rules.key[0])} IS NOT NULL AS staged, "
         f"{is_right(rules, columns)} AS right FROM {result} t LEFT JOIN {staged} s ON {same_key(rules)} "
         f"WHERE {bounds.on('t')}"
     )
@@ -158,7 +172,7 @@ def _is_newer(rules: MergeRules) -> str:
 
 
 def _order(rules: MergeRules, alias: str) -> str:
-    return f"struct({', '.join(f'{alias}.{quoted(name)}' for name in rules.order)})"
+    return f"struct({', '.join(f'{alias}.{quoted(name)}' for name in rules.order_across_batches)})"
 
 
 def _newer_value(rules: MergeRules, name: str) -> str:
@@ -167,7 +181,7 @@ def _newer_value(rules: MergeRules, name: str) -> str:
 
 
 def _same_content(rules: MergeRules, columns: pyarrow.Schema) -> str:
-    """Equal in every column the staged row speaks about. Where a row came from is not content."""
+    """Equal in every column, but for a NULL in one that keeps its value. Where a row came from is not content."""
     parts = []
     for column in columns:
         if column.name in rules.key:

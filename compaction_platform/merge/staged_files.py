@@ -6,6 +6,7 @@ key go to a rejects file there. Both are named by the file's version, so doing i
 """
 
 import contextlib
+import hashlib
 import json
 import mmap
 import tempfile
@@ -19,6 +20,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
+from compaction_platform.lake.canonical import is_list
 from compaction_platform.lake.columns import TypeUnsupported, converted, holds, iceberg_type
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.names import checked_identifier
@@ -70,8 +72,9 @@ class Reading:
     quarantine: Objects | None
     columns: pyarrow.Schema  # the table's own, without where rows came from
     key: tuple[str, ...]
+    required: tuple[str, ...]
     on_new_column: OnNewColumn
-    fetched: dict[str, bytes] = field(default_factory=dict, repr=False)
+    fetched: dict[tuple[str, str], bytes] = field(default_factory=dict, repr=False)  # by key and etag
 
     @property
     def output(self) -> pyarrow.Schema:
@@ -88,7 +91,9 @@ class Reading:
             except (ObjectChanged, ObjectMissing) as gone:
                 return replace(report, fate="changed", reason=str(gone)), []
             try:
-                report, batches = self._judge(report, source)
+                report, batches = self._judge_twice_if_memory_is_short(report, source)
+            except pyarrow.ArrowCancelled:
+                raise
             except (FileUnfit, pyarrow.ArrowException, OSError, ValueError, NotImplementedError) as unfit:
                 report = replace(report, fate="quarantined", reason=_in_one_line(unfit))
                 self._set_aside(report, source)
@@ -98,8 +103,8 @@ class Reading:
     @contextlib.contextmanager
     def _source(self, file: StagedFile) -> Iterator[Any]:
         """This very version of the file: in memory if it is small, else on the local disk."""
-        if file.key in self.fetched:
-            yield self.fetched[file.key]
+        if (file.key, file.etag) in self.fetched:
+            yield self.fetched[file.key, file.etag]
         elif file.size <= HELD_IN_MEMORY_BYTES:
             yield self.staging.read(file.key, file.etag)
         else:
@@ -111,11 +116,18 @@ class Reading:
                 with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     yield mapped
 
+    def _judge_twice_if_memory_is_short(self, report: FileReport, source: Any) -> Any:
+        """A corrupt file may claim to need any amount of memory; a sound one is read at the second attempt."""
+        try:
+            return self._judge(report, source)
+        except MemoryError:
+            return self._judge(report, source)
+
     def _judge(self, report: FileReport, source: Any) -> tuple[FileReport, Iterable[pyarrow.RecordBatch]]:
         """Decode everything once. Rows of a small file are kept; those of a large one are decoded again when
         they are asked for."""
         schema = _schema(source)
-        fit = fit_columns(schema, self.columns, self.key, self.on_new_column)
+        fit = fit_columns(schema, self.columns, self.required, self.on_new_column)
         report = replace(report, columns={each.name: str(each.type) for each in schema}, ignored=fit.ignored)
         rejects = _Rejects(self.output)
         kept: list[pyarrow.RecordBatch] | None = []
@@ -169,7 +181,7 @@ class Reading:
 def versioned_name(report: FileReport) -> str:
     """By day of arrival; the version is part of the name, so that a replaced file does not replace this one."""
     path = PurePosixPath(report.key)
-    version = "".join(letter for letter in report.etag if letter.isalnum())[:12] or "unversioned"
+    version = hashlib.sha256(report.etag.encode()).hexdigest()[:12]
     return str(PurePosixPath(report.arrived[:10]) / path.parent / f"{path.stem}-{version}{path.suffix}")
 
 
@@ -181,12 +193,14 @@ class Fit:
     ignored: tuple[str, ...]
 
 
-def fit_columns(file: pyarrow.Schema, table: pyarrow.Schema, key: Iterable[str], on_new_column: OnNewColumn) -> Fit:
+def fit_columns(
+    file: pyarrow.Schema, table: pyarrow.Schema, required: Iterable[str], on_new_column: OnNewColumn
+) -> Fit:
     """How the file's columns become the table's; raises FileUnfit if they cannot."""
     by_name = _by_lower_name(file)
     sources = {column.name: by_name.pop(column.name, None) for column in table}
-    if missing := [name for name in key if sources[name] is None]:
-        raise FileUnfit(f"the key column {missing[0]} is missing; the file has {', '.join(file.names) or 'none'}")
+    if missing := [name for name in required if sources[name] is None]:
+        raise FileUnfit(f"the column {missing[0]} is missing; the file has {', '.join(file.names) or 'none'}")
     for column in table:
         source = sources[column.name]
         if source is not None and not holds(column.type, kind := file.field(source).type):
@@ -212,7 +226,20 @@ def new_column(column: pyarrow.Field) -> tuple[str, Any]:
     name = column.name.lower()
     if name.startswith("_"):
         raise TypeUnsupported(f"{column.name} begins with an underscore, as only columns of the platform do")
+    for inner in _names_inside(column.type):
+        checked_identifier(inner.lower())
     return checked_identifier(name), iceberg_type(column.type)
+
+
+def _names_inside(kind: pyarrow.DataType) -> Iterator[str]:
+    if pyarrow.types.is_struct(kind):
+        for field_inside in kind:
+            yield field_inside.name
+            yield from _names_inside(field_inside.type)
+    elif pyarrow.types.is_map(kind):
+        yield from _names_inside(kind.item_type)
+    elif is_list(kind):
+        yield from _names_inside(kind.value_type)
 
 
 def _by_lower_name(file: pyarrow.Schema) -> dict[str, str]:

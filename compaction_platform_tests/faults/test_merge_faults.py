@@ -216,7 +216,7 @@ def test_an_audit_that_fails_publishes_nothing_and_shows_the_rows(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, damage: str, complaint: str, evidence: str, where: str
 ) -> None:
     if where == "on Spark":
-        monkeypatch.setattr("compaction_platform.merge.publish.ROWS_AUDITED_HERE", -1)
+        monkeypatch.setattr("compaction_platform.merge.publish.ROWS_HELD_HERE", -1)
     main, content = scene.main(), scene.content()
 
     def do_damage(time: int) -> None:

@@ -35,7 +35,7 @@ class Model:
         old = self.rows.get(key)
         if old is None:
             self.rows[key] = new
-        elif self.order(new) >= self.order(old) and not self.same(old, new):
+        elif self.order(new)[:-1] >= self.order(old)[:-1] and not self.same(old, new):  # files have order, not rows
             kept = {column: old[column] for column in self.keep_when_null if new[column] is None}
             self.rows[key] = {**new, **kept}
         else:

@@ -17,6 +17,7 @@ from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.setup import meet_needs
+from compaction_platform.merge.cleanup import clean_up
 from compaction_platform.merge.component import MergedTable
 from compaction_platform_tests.merge.scene import SCHEMA, event, parquet
 
@@ -207,6 +208,46 @@ def test_a_run_that_fails_is_asked_for_again_a_few_times(
     result = here.tick()
     assert not result.run_requests
     assert "failed 3 times; look at the runs, then materialize by hand" in result.skip_reason.skip_message
+
+
+def test_an_hour_that_fails_does_not_hold_up_the_others(
+    deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = deploy()
+    for hour in range(3):
+        here.stage(f"{hour}.parquet", [event(str(hour))], hour)
+    from compaction_platform.merge import run as run_module
+
+    real = run_module.staged_batches
+
+    def fail_at_one(rules: Any, places: Any, settings: Any, hours: Any) -> Any:
+        if "2026-11-01-06:00" in hours:
+            raise OSError("this hour is cursed")
+        return real(rules, places, settings, hours)
+
+    monkeypatch.setattr(run_module, "staged_batches", fail_at_one)
+    assert [run.success for run in here.run_all()] == [False], "all three in one run"
+    assert [run.success for run in here.run_all()] == [True, False, True], "then each by itself"
+    assert sorted(here.rows()) == ["0", "2"]
+    assert [run.success for run in here.run_all()] == [False]
+    assert here.run_all() == []
+    here.stage("3.parquet", [event("3")], 3)
+    assert [run.success for run in here.run_all()] == [True]
+
+
+def test_a_table_made_anew_gets_its_hours_again(deploy: Callable[..., Deployment]) -> None:
+    here = deploy(cleanup="delete")
+    here.stage("a.parquet", [event("a")])
+    here.run_all()
+    assert here.rows()
+    path = here.stage("a.parquet", [event("a")])
+    open_catalog(here.settings).drop_table(("silver", here.name))
+    meet_needs(here.component.needs(), here.settings, lambda text: None)
+    clean_up(here.component.rules(), here.settings, ["2026-11-01-05:00"], print)
+    assert path.exists(), "a receipt for the table that was dropped proves nothing"
+    here.run_all()
+    assert here.rows()
+    assert not path.exists()
 
 
 def test_hours_in_a_run_that_is_not_over_are_not_asked_for_twice(deploy: Callable[..., Deployment]) -> None:

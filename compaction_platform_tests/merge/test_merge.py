@@ -10,8 +10,8 @@ import pyarrow
 import pytest
 
 from compaction_platform.merge.intake import NoIntake
-from compaction_platform.merge.publish import BATCHES_PROPERTY, RUN_PROPERTY
-from compaction_platform.merge.rules import PartitionField
+from compaction_platform.merge.publish import BATCHES_PROPERTY, RUN_PROPERTY, TableUnfit
+from compaction_platform.merge.rules import PartitionField, PlacesOverlap
 from compaction_platform.merge.run import StagingChanged
 from compaction_platform_tests.merge.scene import DAY, Scene, event, parquet
 
@@ -164,9 +164,9 @@ def test_silver_alone_refuses_files_that_changed_since_the_intake(scene: Scene) 
 
 
 def test_a_file_replaced_under_its_name_wins_over_its_former_self(scene: Scene) -> None:
-    scene.stage("a.parquet", [event("a", 1, 1.0)])
+    scene.stage("a.parquet", [event("wrong"), event("a", 1, 1.0)])
     scene.merge(0)
-    scene.stage("a.parquet", [event("a", 1, 2.0)], 1)  # corrected, the timestamp left as it was
+    scene.stage("a.parquet", [event("a", 1, 2.0)], 1)  # corrected, a line less, the timestamp left as it was
     scene.merge(1)
     scene.check()
     assert scene.content()[0]["amount"] == 2.0
@@ -176,7 +176,8 @@ def test_a_dry_run_tells_and_changes_nothing(scene: Scene) -> None:
     scene.stage("a.parquet", [event("a", 1), event("b", 1)])
     scene.merge(0)
     before = (scene.snapshots(), scene.quarantine(), scene.table().metadata_location)
-    table = pyarrow.table({"event_id": ["a", "c"], "updated_at": [DAY, DAY], "fresh": [1, 2]})
+    moments = pyarrow.array([DAY, DAY], pyarrow.timestamp("us", "UTC"))
+    table = pyarrow.table({"event_id": ["a", "c"], "event_time": moments, "updated_at": moments, "fresh": [1, 2]})
     scene.stage("b.parquet", [event("a", 2, 9.0), event("c", 1)], 1)
     scene.stage("new.parquet", table, 1)
     scene.stage("bad.parquet", b"", 1)
@@ -287,3 +288,16 @@ def test_an_hour_without_a_single_sound_row_is_merged_as_nothing(scene: Scene) -
     assert outcome.merged.snapshot_id is None
     assert scene.snapshots() == []
     assert len(outcome.manifests[scene.hour(0)].quarantined) == 1
+
+
+def test_a_table_that_rewrites_files_is_refused_with_what_to_do(scene: Scene) -> None:
+    scene.stage("a.parquet", [event("a")])
+    scene.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.merge.mode'='copy-on-write')")
+    with pytest.raises(TableUnfit, match="ALTER TABLE .* SET TBLPROPERTIES"):
+        scene.merge(0)
+    assert scene.main() is None
+
+
+def test_a_staging_area_around_our_own_files_is_refused(new_scene: NewScene) -> None:
+    with pytest.raises(PlacesOverlap, match="lies inside it"):
+        new_scene(source="s3://lake").merge(0)
