@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyiceberg.expressions import BooleanExpression
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -25,30 +24,6 @@ class History:
             if value is not None:
                 found.append(value)
         return found
-
-
-def rows_by_metadata(table: "Table", row_filter: "BooleanExpression", snapshot_id: int) -> int | None:
-    """How many rows a filter on partitions leaves, as the metadata says; None where it cannot say.
-
-    It is wrong after a rewrite that left deletes without their data files behind.
-    """
-    from pyiceberg.expressions import AlwaysTrue
-    from pyiceberg.manifest import DataFileContent
-
-    rows, deletes = 0, {}
-    try:
-        tasks = list(table.scan(row_filter=row_filter, snapshot_id=snapshot_id).plan_files())
-    except TypeError:  # PyIceberg 0.12 cannot compare a partition that is NULL
-        return None
-    for task in tasks:
-        if task.residual != AlwaysTrue():
-            return None
-        rows += task.file.record_count
-        for file in task.delete_files:
-            if file.content != DataFileContent.POSITION_DELETES:
-                return None
-            deletes[file.file_path] = file.record_count
-    return rows - sum(deletes.values())
 
 
 def published(table: "Table") -> History:

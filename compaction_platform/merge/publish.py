@@ -19,7 +19,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.history import published, rows_by_metadata
+from compaction_platform.lake.history import published
 from compaction_platform.lake.spark import qualified_name
 from compaction_platform.merge import sql
 from compaction_platform.merge.intake import REPORT_COLUMN, TakenIn
@@ -178,7 +178,7 @@ class Merger:
                 self._stamped({BATCHES_PROPERTY: json.dumps(batches), RUN_PROPERTY: self.run_id}),
                 ThreadPoolExecutor(1) as beside,
             ):
-                counted_before = beside.submit(self._rows_before, table, bounds)
+                counted_before = beside.submit(self._rows_before, base, bounds)
                 if self._has_only_new_keys(staged, bounds, base, counted_before):
                     statement = sql.insert(staged.columns, into=into, staged=staged.view)
                 else:
@@ -188,7 +188,7 @@ class Merger:
             table.refresh()
             result = self._counted(table, branch, base, staged, attempt)
             self.say(f"merged into a branch: {result.inserted:,} rows inserted, {result.updated:,} updated; auditing")
-            audit = self._audited(staged, bounds, into, base, rows_before, result)
+            audit = self._audited(staged, bounds, into, rows_before, result)
             if result.inserted + result.updated == 0:
                 self.say("every staged row is in the table already; nothing to publish")
                 self._drop_branch(table, branch)
@@ -349,28 +349,19 @@ class Merger:
             partitions=len(staged.partitions),
         )
 
-    def _rows_before(self, table: "Table", bounds: Bounds) -> int:
-        """Rows in the partitions that will be touched, as the metadata says; asked for while the merge runs."""
-        base = table.metadata.current_snapshot_id
+    def _rows_before(self, base: int | None, bounds: Bounds) -> int:
+        """Rows in the partitions that will be touched; asked for while the merge runs."""
         if base is None:
             return 0
-        rows = rows_by_metadata(table, bounds.filter, base)
-        return rows if rows is not None else self._rows_counted(base, bounds)
-
-    def _rows_counted(self, base: int, bounds: Bounds) -> int:
         query = sql.count_rows(f"{self.name} VERSION AS OF {base}", bounds)
         return int(self.session.sql(query, dict(bounds.values)).collect()[0].n)
 
-    def _audited(
-        self, staged: "Staged", bounds: Bounds, into: str, base: int | None, rows_before: int, result: Merged
-    ) -> Audit:
+    def _audited(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int, result: Merged) -> Audit:
         audit = None
         if rows_before + staged.keys <= ROWS_HELD_HERE:
             audit = self._audit_here(staged, bounds, into, rows_before)
         if audit is None or audit.doubled_keys:
             audit = self._audit_on_spark(staged, bounds, into, rows_before)
-        if base is not None and audit.rows_before + result.inserted != audit.rows_after:
-            audit = replace(audit, rows_before=self._rows_counted(base, bounds))  # the metadata may be wrong
         if problems := audit.problems(result.inserted, staged.keys):
             rows = self._evidence(staged, bounds, into)
             raise AuditFailed(

@@ -6,20 +6,14 @@ batch by its position there); NULL is older than any value.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
-from functools import reduce
 from typing import Any
 
 import pyarrow
-from pyiceberg import expressions
-from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, BooleanExpression
 
 from compaction_platform.lake.canonical import is_list
 from compaction_platform.lake.columns import spark_type
 from compaction_platform.merge.plan import Span, spans
 from compaction_platform.merge.rules import ORIGIN, MergeRules, PartitionField
-
-iceberg: Any = expressions  # its types are not what its constructors take
 
 MOST_SPANS = 48
 MOST_VALUES = 200
@@ -33,12 +27,11 @@ def quoted(name: str) -> str:
 class Bounds:
     """A condition on the table's partition columns that holds for every row the batch can match.
 
-    `{t}` stands for the table's alias. `filter` is the same for PyIceberg.
+    `{t}` stands for the table's alias.
     """
 
     condition: str = "true"
     values: tuple[tuple[str, Any], ...] = ()
-    filter: BooleanExpression = dataclass_field(default_factory=AlwaysTrue)
 
     def on(self, alias: str) -> str:
         return self.condition.replace("{t}", alias)
@@ -252,7 +245,6 @@ def bounds_of(rules: MergeRules, columns: pyarrow.Schema, partitions: Sequence[S
     """The condition that holds for exactly these partitions, or a few more; `partitions` are `partitions_of` rows."""
     conditions: list[str] = []
     values: dict[str, Any] = {}
-    every: BooleanExpression = AlwaysTrue()
     place = 0
     for field in bounding(rules):
         column = f"{{t}}.{quoted(field.column)}"
@@ -264,7 +256,6 @@ def bounds_of(rules: MergeRules, columns: pyarrow.Schema, partitions: Sequence[S
                 f"({column} >= {_moment(span.start, kind)} AND {column} < {_moment(span.end, kind)})"
                 for span in covered
             ]
-            either = [_within(field.column, span, kind) for span in covered]
             has_null = (None, None) in found
             place += 2
         else:
@@ -275,21 +266,10 @@ def bounds_of(rules: MergeRules, columns: pyarrow.Schema, partitions: Sequence[S
             names = {f"v{place}_{number}": value for number, value in enumerate(single - {None})}
             values |= names
             parts = [f"{column} IN ({', '.join(f':{name}' for name in names)})"] if names else []
-            either = [iceberg.In(field.column, list(names.values()))] if names else []
             has_null = None in single
-        if has_null:
-            parts.append(f"{column} IS NULL")
-            either.append(iceberg.IsNull(field.column))
+        parts += [f"{column} IS NULL"] if has_null else []
         conditions.append(f"({' OR '.join(parts) or 'false'})")
-        every = iceberg.And(every, reduce(iceberg.Or, either, AlwaysFalse()))
-    return Bounds(" AND ".join(conditions) or "true", tuple(values.items()), every)
-
-
-def _within(column: str, span: Span, kind: str) -> BooleanExpression:
-    day = 86_400_000_000
-    start, end = (span.start // day, span.end // day) if kind == "date" else (span.start, span.end)
-    within: BooleanExpression = iceberg.And(iceberg.GreaterThanOrEqual(column, start), iceberg.LessThan(column, end))
-    return within
+    return Bounds(" AND ".join(conditions) or "true", tuple(values.items()))
 
 
 def _moment(microseconds: int, kind: str) -> str:
