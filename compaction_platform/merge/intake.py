@@ -298,8 +298,10 @@ class Intake:
         return TakenIn(reports, reading.columns, table=rows)
 
     def _in_tasks(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
-        """Much work: Spark tasks read the files. The rows are kept by Spark, on disk where memory ends, so that
-        the merge and its audit do not read the files again."""
+        """Much work: Spark tasks read the files. Spark keeps the rows, on its local disk, so that the merge and its
+        audit do not read the files again. (In memory they would compete with the merge's own sorting.)"""
+        from pyspark import StorageLevel
+
         assert self.spread.session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
         tasks = [[files[n] for n in task] for task in share_out([file.size for file in files], self.spread.slots)]
         output = reading.output.append(pyarrow.field(REPORT_COLUMN, pyarrow.string()))
@@ -311,7 +313,7 @@ class Intake:
                         yield from _rows_and_report(reading, file, output)
 
         numbers = self.spread.session.range(0, len(tasks), 1, len(tasks))
-        everything = numbers.mapInArrow(read_files, spark_columns(output)).persist()
+        everything = numbers.mapInArrow(read_files, spark_columns(output)).persist(StorageLevel.DISK_ONLY)
         try:
             answers = everything.where(f"{REPORT_COLUMN} IS NOT NULL").select(REPORT_COLUMN).collect()
         except BaseException:

@@ -211,6 +211,8 @@ class Merger:
             with self._staged_here(taken.table, taken.columns, view) as staged:
                 yield staged
             return
+        from pyspark import StorageLevel
+
         rows_view = f"{view}_rows"
         rows = taken.rows.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
         rows.createOrReplaceTempView(rows_view)
@@ -224,7 +226,8 @@ class Merger:
         if hashes is not None and not _has_doubles(hashes):
             newest = rows
         else:
-            newest = self.session.sql(sql.newest_of_each_key(self.rules, taken.columns, rows_view)).persist()
+            query = sql.newest_of_each_key(self.rules, taken.columns, rows_view)
+            newest = self.session.sql(query).persist(StorageLevel.DISK_ONLY)
         newest.createOrReplaceTempView(view)
         try:
             partitions = self._rows(sql.partitions_of(self.rules, view))
