@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 ATTEMPTS = 5
 SHOWN_ROWS = 20
 ROWS_HELD_HERE = 20_000_000
+# What Spark says when Iceberg's own attempts to commit are used up. (SeaweedFS calls a lost race a bad request.)
+CONFLICT_SIGNS = ("CommitFailedException", "CommitStateUnknownException", "last sequence number")
 BRANCH_LIFE_MS = 24 * 3600 * 1000  # a branch left by a killed run goes with the next expiry of snapshots
 BATCHES_PROPERTY = "compaction.batches"
 RUN_PROPERTY = "compaction.run-id"
@@ -134,6 +136,8 @@ class Merger:
 
     def merge(self, taken: TakenIn, batches: Mapping[str, str], *, dry_run: bool = False) -> Merged:
         """Merge these rows, the batches (digest by hour) of the table's history-to-be."""
+        from pyspark.errors import PySparkException
+
         if taken.count == 0:
             self.say("no row to merge")
             return Merged(self.load_table().metadata.current_snapshot_id)
@@ -148,7 +152,9 @@ class Merger:
                         return effect
                 try:
                     return self._merge_once(staged, bounds, table, batches, attempt)
-                except CommitFailedException:
+                except (CommitFailedException, PySparkException) as failed:
+                    if not _is_conflict(failed):
+                        raise
                     self.say(
                         f"the table changed while we merged (attempt {attempt}); starting again from its new state"
                     )
@@ -441,6 +447,12 @@ class Staged:
     @property
     def keys(self) -> int:
         return sum(row[-1] for row in self.partitions)
+
+
+def _is_conflict(failed: Exception) -> bool:
+    """Whether a commit to our branch, or of it, met another commit. The branch is ours alone and is dropped, so doing
+    it all again is safe even where it is not known what became of the commit."""
+    return isinstance(failed, CommitFailedException) or any(sign in str(failed) for sign in CONFLICT_SIGNS)
 
 
 def _doubles(ordered: Any) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
+from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
@@ -40,6 +41,13 @@ class StagingChanged(CompactionError):
     """Files are not what an earlier intake saw any more."""
 
 
+def load_table(rules: MergeRules, settings: Settings) -> Table:
+    try:
+        return open_catalog(settings).load_table(rules.identifier)
+    except NoSuchTableError as missing:
+        raise TableMissing(f"table {rules.full_name} does not exist yet. Run the job `setup` once.") from missing
+
+
 @dataclass(frozen=True)
 class MergeRun:
     """What a run works with. `spread` is called only when there is something to read: it opens a Spark session."""
@@ -57,14 +65,7 @@ class MergeRun:
         return Places.of(self.rules, self.settings)
 
     def table(self) -> Table:
-        from compaction_platform.lake.catalog import open_catalog
-
-        try:
-            return open_catalog(self.settings).load_table(self.rules.identifier)
-        except NoSuchTableError as missing:
-            raise TableMissing(
-                f"table {self.rules.full_name} does not exist yet. Run the job `setup` once, then this again."
-            ) from missing
+        return load_table(self.rules, self.settings)
 
     def take_in(self, hours: Iterable[str]) -> "Outcome":
         """Bronze alone: read what arrived in these hours, leave manifests."""

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 
-from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.resources import LakeResource
 from compaction_platform.lake.settings import Settings
 from compaction_platform.merge.intake import Manifest, Receipt, manifests_of, receipts_of, short_uuid, staged_files
 from compaction_platform.merge.plan import Batch, HoursToRequest, batches, hours_to_request, ranges
 from compaction_platform.merge.rules import MergeRules, Places
+from compaction_platform.merge.run import TableMissing, load_table
 
 HOURS_PER_LOOK = 168
 ATTEMPTS = 3
@@ -60,7 +60,7 @@ class Seen:
 
 def look(rules: MergeRules, settings: Settings, seen: Seen) -> Look:
     places = Places.of(rules, settings)
-    table = short_uuid(open_catalog(settings).load_table(rules.identifier))
+    table = short_uuid(load_table(rules, settings))
     staged = batches(staged_files(rules, places, settings))
     before = seen.settled if seen.table == table else {}
     settled = {hour: digest for hour, digest in before.items() if hour in staged and staged[hour].digest == digest}
@@ -180,7 +180,10 @@ def merge_sensor(rules: MergeRules, job: object) -> dg.SensorDefinition:
         description=f"Lists {rules.source} and merges hours that are over and have something new.",
     )
     def staged(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
-        found = look(rules, lake.settings(), Seen.from_cursor(context.cursor))
+        try:
+            found = look(rules, lake.settings(), Seen.from_cursor(context.cursor))
+        except TableMissing as missing:
+            return dg.SensorResult(skip_reason=str(missing))
         requests, notes = run_requests(rules, found, context.instance)
         explanation = _explained(found.plan, [*_asked(requests), *notes])
         context.log.info(explanation)

@@ -168,6 +168,26 @@ def test_merges_that_race_in_earnest(scene: Scene, settings: Settings) -> None:
     assert scene.branches() == set()
 
 
+def test_a_lost_race_that_spark_reports_is_run_again_and_other_errors_are_not(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.errors import PySparkException
+
+    def lose(time: int) -> None:
+        if time == 1:
+            raise PySparkException("can't add snapshot with sequence number 3, must be > than last sequence number 3")
+        if time == 3:
+            raise PySparkException("the disk is full")
+
+    before(monkeypatch, "_counted", lose)
+    assert scene.merge(1).merged.attempts == 2
+    scene.check()
+    with pytest.raises(PySparkException, match="disk is full"):
+        scene.merge(1, again=True)
+    assert scene.branches() == set()
+    scene.check()
+
+
 def test_maintenance_while_a_merge_runs(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def rewrite(time: int) -> None:
         if time == 1:

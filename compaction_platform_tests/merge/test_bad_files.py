@@ -204,7 +204,7 @@ def test_columns_missing_renamed_retyped_and_reordered(new_scene: NewScene) -> N
 
 @pytest.mark.parametrize("way", ["here", "in Spark tasks"], indirect=True)
 def test_real_corrupt_files(new_scene: NewScene, shared_data: Path, way: str) -> None:
-    """Right answers in shared/data/README.md: all but one are bad, whatever a reader may say."""
+    """All but two are bad, whatever some readers say; the collection's README has the right answers."""
     scene = new_scene(on_new_column="ignore")
     scene.stage("good.parquet", GOOD)
     files = sorted((shared_data / "corrupt_parquet").glob("*.parquet"))

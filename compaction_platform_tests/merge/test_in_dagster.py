@@ -160,6 +160,12 @@ def test_the_sensor_finds_hours_and_their_runs_merge_them(deploy: Callable[..., 
     assert here.tick().skip_reason.skip_message == "nothing new is staged"
 
 
+def test_before_set_up_the_sensor_says_what_to_do(deploy: Callable[..., Deployment]) -> None:
+    here = deploy()
+    open_catalog(here.settings).drop_table(("silver", here.name))
+    assert "Run the job `setup` once" in here.tick().skip_reason.skip_message
+
+
 def test_a_late_file_is_asked_for_and_one_that_is_gone_is_not(deploy: Callable[..., Deployment]) -> None:
     here = deploy()
     here.stage("a.parquet", [event("a")])
