@@ -9,7 +9,9 @@ from itertools import permutations
 import pyarrow
 import pytest
 
-from compaction_platform.merge.intake import NoIntake
+from compaction_platform.lake.objects import Objects
+from compaction_platform.merge.intake import NoIntake, staged_batches
+from compaction_platform.merge.plan import hour_of
 from compaction_platform.merge.publish import BATCHES_PROPERTY, RUN_PROPERTY, TableUnfit
 from compaction_platform.merge.rules import PartitionField, PlacesOverlap
 from compaction_platform.merge.run import StagingChanged
@@ -301,3 +303,25 @@ def test_a_table_that_rewrites_files_is_refused_with_what_to_do(scene: Scene) ->
 def test_a_staging_area_around_our_own_files_is_refused(new_scene: NewScene) -> None:
     with pytest.raises(PlacesOverlap, match="lies inside it"):
         new_scene(source="s3://lake").merge(0)
+
+
+@pytest.mark.parametrize("fate", ["stays", "replaced"])
+def test_files_staged_on_s3(new_scene: NewScene, fate: str) -> None:
+    """Below the lake's address; the hour is the store's, so it is the current one."""
+    scene = new_scene(source=f"staging/{fate}")
+    store = Objects.at(scene.places.staging, scene.settings)
+    assert scene.places.staging.startswith("s3://")
+    store.write("2026/batch_001.parquet", parquet([event("a", 1), event("b", 1)]))
+    store.write("2026/batch_002.parquet", parquet([event("a", 2, 5.0)]))
+    store.write("2026/_SUCCESS", b"")
+    store.write("2026/bad.parquet", b"bad")
+    hours = {hour_of(stored.last_modified) for stored in store.list()}
+    staged = staged_batches(scene.rules, scene.places, scene.settings, hours)
+    if fate == "replaced":
+        store.write("2026/batch_002.parquet", parquet([event("a", 3, 9.0)]))
+        assert scene.run()._merge(staged, strict=False).merged.keys == 2, "the version that was listed is gone"
+    outcome = scene.run().take_in_and_merge({hour_of(stored.last_modified) for stored in store.list()})
+    assert outcome.merged.published
+    rows = {row["event_id"]: row["amount"] for row in scene.content()}
+    assert rows == {"a": 9.0 if fate == "replaced" else 5.0, "b": 1.0}
+    assert [name for name in scene.quarantine() if name.endswith("reason.json")]
