@@ -16,3 +16,8 @@ def checked_identifier(name: str) -> str:
             f"{name!r} is not a usable name: lower-case letters, digits and underscores, not starting with a digit."
         )
     return name
+
+
+def quoted(name: str) -> str:
+    """A column's name for Spark SQL."""
+    return f"`{name.replace('`', '``')}`"

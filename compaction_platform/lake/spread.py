@@ -51,6 +51,7 @@ class Outcome(Generic[Item, Value]):
     value: Value | None = None
     error: str | None = None
     trace: str | None = None
+    worker_died: bool = False  # nothing was raised: the process that worked on the item is gone
 
     @property
     def failed(self) -> bool:
@@ -146,7 +147,7 @@ def _run_on_spark(
                 _raise_if_lost(session, error)
                 if len(numbers) == 1:
                     reason = f"the worker process died: {_reason(error)}"
-                    yield Outcome(items[numbers[0]], error=reason, trace=str(error))
+                    yield Outcome(items[numbers[0]], error=reason, trace=str(error), worker_died=True)
                     continue
                 for half in (numbers[::2], numbers[1::2]):
                     running[pool.submit(_job, session, tag, function, items, [half])] = [half]

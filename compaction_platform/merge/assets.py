@@ -9,6 +9,7 @@ from pydantic import Field
 
 from compaction_platform.lake.needs import Column
 from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.merge.audit import AuditFailed
 from compaction_platform.merge.checks import (
     EventTime,
     check_specs,
@@ -17,9 +18,8 @@ from compaction_platform.merge.checks import (
     results_of_a_failed_audit,
 )
 from compaction_platform.merge.cleanup import clean_up
-from compaction_platform.merge.intake import Manifest
 from compaction_platform.merge.partitions import arrival_hours
-from compaction_platform.merge.publish import AuditFailed
+from compaction_platform.merge.records import Manifest
 from compaction_platform.merge.rules import MergeRules
 from compaction_platform.merge.run import MergeRun, Outcome
 

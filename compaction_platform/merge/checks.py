@@ -13,8 +13,10 @@ from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spark import qualified_name
 from compaction_platform.merge import sql
-from compaction_platform.merge.intake import Manifest, Receipt, batch_of, manifests_of, receipts_of, short_uuid
-from compaction_platform.merge.publish import AuditFailed, Merger
+from compaction_platform.merge.audit import AuditFailed
+from compaction_platform.merge.bounds import Bounds
+from compaction_platform.merge.publish import Merger
+from compaction_platform.merge.records import Manifest, Receipt, batch_of, manifests_of, receipts_of, short_uuid
 from compaction_platform.merge.run import MergeRun, Outcome
 
 STAGED_ROWS = "every_staged_row_is_in_silver"
@@ -123,7 +125,7 @@ def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
     spread = run.spread()
     assert spread.session is not None  # noqa: S101 (for the type checker)
     rules = replace(run.rules, on_new_column="ignore")  # a column that was added since is no business of this check
-    taken = Intake(rules, run.settings, spread, dry_run=True, say=run.say).take_in(files, run.table())
+    taken = Intake(rules, run.settings, spread, dry_run=True, say=run.say).take_in(files, run.table(), "comparison")
     try:
         merger = Merger(run.rules, run.settings, spread.session, spread.slots, run.run_id, run.say)
         rows = merger.missing_or_wrong(taken)
@@ -150,7 +152,7 @@ def _keys_are_unique(run: MergeRun) -> dg.AssetCheckResult:
     session = run.spread().session
     assert session is not None  # noqa: S101 (for the type checker)
     name = qualified_name(run.settings, *run.rules.identifier)
-    doubled = session.sql(sql.doubled_keys(run.rules, result=name, bounds=sql.Bounds(), limit=SHOWN)).collect()
+    doubled = session.sql(sql.doubled_keys(run.rules, result=name, bounds=Bounds(), limit=SHOWN)).collect()
     rows = [row.asDict() for row in doubled]
     return _result(UNIQUE, run, passed=not rows, metadata={"scope": "the whole table", **_shown(rows)})
 

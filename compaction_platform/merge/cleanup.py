@@ -13,7 +13,7 @@ from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.history import published
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.settings import Settings
-from compaction_platform.merge.intake import Manifest, Receipt, manifests_of, receipts_of, short_uuid
+from compaction_platform.merge.records import Manifest, Receipt, manifests_of, receipts_of, short_uuid
 from compaction_platform.merge.rules import MergeRules, Places
 from compaction_platform.merge.staged_files import FileReport, versioned_name
 

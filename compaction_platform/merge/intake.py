@@ -1,25 +1,27 @@
-"""The intake: decode everything that arrived in some hours, set bad files aside, leave a manifest for each hour.
+"""The intake: decode everything that arrived in some hours and set bad files aside.
 
-A manifest is named by its batch's digest and lists every file with its fate. It is kept beside the lake's data
-under a hidden prefix, where a merge that comes later, and the sensor, find it.
+A small batch is read here, in this process. Spark tasks read a large one, and leave its rows as data files of the
+table (see `landing`), or with Spark itself where nothing may be written.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.lake.columns import arrow_schema, holds, spark_columns
+from compaction_platform.lake.data_files import DataFiles
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.spread import share_out
-from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
+from compaction_platform.merge.landing import Landed, Landing, together
+from compaction_platform.merge.plan import Batch, StagedFile
+from compaction_platform.merge.records import Manifest
 from compaction_platform.merge.rules import ORIGIN, MergeRules, Places
 from compaction_platform.merge.staged_files import FileReport, FileUnfit, Reading, fit_columns, new_column, survey
 
@@ -37,170 +39,35 @@ SMALL_BATCH_ROWS = 1_000_000
 FETCHES_AT_ONCE = 16
 REPORT_COLUMN = "_report"
 
+RowsFor = Literal["merge", "comparison", "nobody"]
+
 
 Fetched = dict[tuple[str, str], bytes]  # by key and etag
-
-
-class NoIntake(CompactionError):
-    """An hour is to be merged that was never taken in."""
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What the intake found in one hour."""
-
-    hour: str
-    digest: str
-    files: tuple[FileReport, ...]
-
-    @property
-    def sound(self) -> tuple[FileReport, ...]:
-        return tuple(file for file in self.files if file.fate == "sound")
-
-    @property
-    def quarantined(self) -> tuple[FileReport, ...]:
-        return tuple(file for file in self.files if file.fate == "quarantined")
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-    @property
-    def rejected(self) -> int:
-        return sum(file.rejected for file in self.files)
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.size for file in self.files)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> "Manifest":
-        values = json.loads(text)
-        files = tuple(FileReport.from_json(json.dumps(file)) for file in values["files"])
-        return cls(values["hour"], values["digest"], files)
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """An hour's batch was merged into this table (by uuid), which was then at this snapshot.
-
-    All of it is in the name, so that a listing tells.
-    """
-
-    digest: str
-    table: str
-    snapshot_id: int | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.digest}-{self.table}-{self.snapshot_id if self.snapshot_id is not None else 'none'}"
-
-    @classmethod
-    def from_name(cls, name: str) -> "Receipt":
-        digest, table, snapshot = name.split("-")
-        return cls(digest, table, None if snapshot == "none" else int(snapshot))
-
-
-def short_uuid(table: "Table") -> str:
-    return table.metadata.table_uuid.hex[:12]
-
-
-@dataclass(frozen=True)
-class Shelf:
-    """The manifests or receipts of one table, `<kind>/<hour>/<name>.json`."""
-
-    store: Objects
-    kind: str
-
-    def put(self, hour: str, name: str, text: str) -> None:
-        self.store.write(self._key(hour, name), text.encode())
-
-    def get(self, hour: str, name: str) -> str | None:
-        try:
-            return bytes(self.store.read(self._key(hour, name))).decode()
-        except ObjectMissing:
-            return None
-
-    def names(self, hour: str) -> list[str]:
-        """What is there for an hour, the latest first, by the store's clock."""
-        found = sorted(self.store.list(f"{self.kind}/{_as_path(hour)}"), key=lambda stored: stored.last_modified)
-        return [stored.key.rsplit("/", 1)[-1].removesuffix(".json") for stored in reversed(found)]
-
-    def all(self) -> dict[str, list[str]]:
-        """The names of every hour."""
-        found: dict[str, list[str]] = {}
-        for stored in self.store.list(self.kind):
-            path, _, name = stored.key.rpartition("/")
-            hour = path.rpartition("/")[-1]
-            found.setdefault(f"{hour[:-2]}:{hour[-2:]}", []).append(name.removesuffix(".json"))
-        return found
-
-    def _key(self, hour: str, name: str) -> str:
-        return f"{self.kind}/{_as_path(hour)}/{name}.json"
-
-
-def _as_path(hour: str) -> str:
-    return hour.replace(":", "")
-
-
-def manifests_of(places: Places, settings: "Settings") -> Shelf:
-    return Shelf(Objects.at(places.state, settings), "intake")
-
-
-def receipts_of(places: Places, settings: "Settings") -> Shelf:
-    return Shelf(Objects.at(places.state, settings), "merged")
-
-
-def staged_files(rules: MergeRules, places: Places, settings: "Settings") -> Iterator[StagedFile]:
-    """Every data file in the staging area, with the store's own time of arrival."""
-    for stored in Objects.at(places.staging, settings).list():
-        if is_data(stored.key, rules.glob):
-            yield StagedFile(stored.key, stored.size, stored.etag, stored.last_modified)
-
-
-def staged_batches(rules: MergeRules, places: Places, settings: "Settings", hours: Iterable[str]) -> list[Batch]:
-    """What is staged for these hours now; an hour in which nothing arrived has an empty batch."""
-    wanted = set(hours)
-    found = batches(file for file in staged_files(rules, places, settings) if file.hour in wanted)
-    return [found.get(hour, Batch(hour, ())) for hour in sorted(wanted)]
-
-
-def batch_of(manifest: Manifest) -> Batch:
-    """The sound files of an earlier intake."""
-    from datetime import datetime
-
-    return Batch(
-        manifest.hour,
-        tuple(
-            StagedFile(file.key, file.size, file.etag, datetime.fromisoformat(file.arrived)) for file in manifest.sound
-        ),
-    )
 
 
 @dataclass(frozen=True)
 class TakenIn:
     """The outcome of an intake: reports for all files, and the rows of the sound ones.
 
-    The rows are in this process if they are few, else Spark has them.
+    The rows are in this process if they are few. Else they have landed, or Spark has them.
     """
 
     reports: tuple[FileReport, ...]
     columns: pyarrow.Schema  # the table's own; the rows carry their origin besides
     table: pyarrow.Table | None = None
+    landed: Landed | None = None
     frame: "DataFrame | None" = None
-
-    @property
-    def rows(self) -> "DataFrame":
-        assert self.frame is not None  # noqa: S101 (for the type checker: one of the two is there)
-        return self.frame
 
     def release(self) -> None:
         """Let Spark forget the rows."""
         if self.frame is not None:
             self.frame.unpersist()
+
+    def discard(self, table: "Table") -> None:
+        """The rows will not be merged."""
+        self.release()
+        if self.landed is not None:
+            DataFiles.of(table).discard(self.landed.files)
 
     def manifest(self, batch: Batch) -> Manifest:
         """The manifest of one of the batches. A file that changed while it was read belongs to a later hour."""
@@ -228,7 +95,7 @@ class Intake:
     def places(self) -> Places:
         return Places.of(self.rules, self.settings)
 
-    def take_in(self, files: Sequence[StagedFile], table: "Table") -> TakenIn:
+    def take_in(self, files: Sequence[StagedFile], table: "Table", rows_for: RowsFor = "merge") -> TakenIn:
         """Decode these files into rows for the table, adding new columns to it where the rules say so."""
         staging = Objects.at(self.places.staging, self.settings)
         fetched = _fetch_if_small(staging, files)
@@ -243,7 +110,10 @@ class Intake:
             fetched=fetched or {},
         )
         if fetched is None or not _is_small_when_decoded(fetched):
-            return self._in_tasks(replace(reading, fetched={}), files)
+            reading = replace(reading, fetched={})
+            if rows_for == "comparison":
+                return self._kept_by_spark(reading, files)
+            return self._landed(reading, files, DataFiles.of(table) if rows_for == "merge" else None)
         return self._here(reading, files)
 
     def _columns_for(
@@ -297,13 +167,53 @@ class Intake:
         self._tell(reports)
         return TakenIn(reports, reading.columns, table=rows)
 
-    def _in_tasks(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
-        """Much work: Spark tasks read the files. Spark keeps the rows, on its local disk, so that the merge and its
-        audit do not read the files again. (In memory they would compete with the merge's own sorting.)"""
+    def _landed(self, reading: Reading, files: Sequence[StagedFile], data_files: DataFiles | None) -> TakenIn:
+        """Much work: Spark tasks read the files and, if asked to, write the rows where they will stay."""
+        landing = Landing(self.rules, reading, data_files)
+        parts: list[Landed] = []
+        try:
+            parts.extend(self._land(landing, _groups(files, self.spread.slots)))
+        except BaseException:
+            if data_files is not None:
+                data_files.discard(file for part in parts for file in part.files)
+            raise
+        landed = together(parts)
+        if landed.unwritable and data_files is not None:
+            self.say("there are moments outside the calendar; Spark keeps the rows instead")
+            data_files.discard(landed.files)
+            return self._kept_by_spark(reading, files)
+        self._tell(landed.reports)
+        return TakenIn(landed.reports, reading.columns, landed=landed)
+
+    def _land(self, landing: Landing, groups: Sequence[Sequence[StagedFile]]) -> Iterator[Landed]:
+        """What the groups became, as they are done. A group whose reader died is read again, file by file: the one
+        that killed it is set aside as it is."""
+        done = 0
+        total = sum(len(group) for group in groups)
+        for outcome in self.spread.run(landing.land, groups, weight=_size, in_driver=False):
+            group = outcome.item
+            if outcome.value is not None:
+                done += len(group)
+                self.say(f"read {done} of {total} files")
+                yield outcome.value
+            elif not outcome.worker_died:
+                raise CompactionError(f"{group[0].key} and {len(group) - 1} more files: {outcome.error}")
+            elif len(group) == 1:
+                self.say(f"{group[0].key} killed the process that read it; it is set aside")
+                yield Landed((landing.reading.set_aside_unread(group[0], outcome.error or ""),))
+            else:
+                self.say(
+                    f"the process that read {group[0].key} and {len(group) - 1} more files died; reading one by one"
+                )
+                yield from self._land(landing, [[file] for file in group])
+
+    def _kept_by_spark(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
+        """Much work of which nothing may be left behind: Spark keeps the rows, on its local disk, so that the files
+        are not read again. (In memory they would compete with the queries' own sorting.)"""
         from pyspark import StorageLevel
 
         assert self.spread.session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
-        tasks = [[files[n] for n in task] for task in share_out([file.size for file in files], self.spread.slots)]
+        tasks = _groups(files, self.spread.slots)
         output = reading.output.append(pyarrow.field(REPORT_COLUMN, pyarrow.string()))
 
         def read_files(numbers: Iterable[Any]) -> Iterable[Any]:
@@ -332,6 +242,16 @@ class Intake:
                 self.say(f"{report.key}: {report.fate}: {report.reason}")
             if report.rejected:
                 self.say(f"{report.key}: {report.rejected} rows have no key and are set aside")
+
+
+def _groups(files: Sequence[StagedFile], slots: int) -> list[list[StagedFile]]:
+    """What one task reads. In the order of their names, as far as tasks of equal weight allow."""
+    shares = share_out([file.size for file in files], slots)
+    return [[files[number] for number in sorted(share)] for share in shares]
+
+
+def _size(files: Sequence[StagedFile]) -> int:
+    return sum(file.size for file in files)
 
 
 def _own_columns(table: "Table") -> pyarrow.Schema:

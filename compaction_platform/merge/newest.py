@@ -9,8 +9,6 @@ import pyarrow.compute
 
 from compaction_platform.merge.rules import MergeRules
 
-UNIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
-
 
 def newest_of_each_key(rules: MergeRules, rows: pyarrow.Table) -> pyarrow.Table:
     keys = list(rules.key)
@@ -42,27 +40,3 @@ def _differs_from_the_row_above(rows: pyarrow.Table, keys: list[str]) -> Any:
             zero_copy_only=False
         )
     return differs
-
-
-def partitions_of(rules: MergeRules, rows: pyarrow.Table) -> list[tuple[Any, ...]] | None:
-    """As `sql.partitions_of`; None where only Spark knows the calendar well enough."""
-    columns: list[list[Any]] = []
-    for field in rules.partition_by:
-        column = rows[field.column]
-        if field.time_unit in UNIT_MICROSECONDS and pyarrow.types.is_timestamp(column.type):
-            size = UNIT_MICROSECONDS[field.time_unit or ""]
-            starts = [
-                None if value is None else value // size * size
-                for value in column.cast(pyarrow.timestamp("us")).cast(pyarrow.int64()).to_pylist()
-            ]
-            columns += [starts, [None if start is None else start + size for start in starts]]
-        elif field.time_unit:
-            return None
-        elif field.transform == "identity":
-            columns.append(column.to_pylist())
-    if not columns:
-        return [(rows.num_rows,)]
-    counts: dict[tuple[Any, ...], int] = {}
-    for values in zip(*columns, strict=True):
-        counts[values] = counts.get(values, 0) + 1
-    return [(*values, count) for values, count in counts.items()]

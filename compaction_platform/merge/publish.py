@@ -7,51 +7,50 @@ merges at once, or maintenance in between, cost time and nothing else.
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy
 import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
+from compaction_platform.lake.branches import create_branch, drop_branch, publish_branch
 from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.data_files import NotWritable, append
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.history import published
+from compaction_platform.lake.names import quoted
 from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.table_rows import NotReadable, TableRows
 from compaction_platform.merge import sql
-from compaction_platform.merge.intake import REPORT_COLUMN, TakenIn
-from compaction_platform.merge.newest import newest_of_each_key, partitions_of
+from compaction_platform.merge.audit import (
+    Audit,
+    AuditFailed,
+    audit_of_appended,
+    audit_of_merged,
+    hashes_without,
+)
+from compaction_platform.merge.bounds import Bounds, bounds_of
+from compaction_platform.merge.intake import TakenIn
 from compaction_platform.merge.rules import MergeRules
-from compaction_platform.merge.sql import Bounds, quoted
+from compaction_platform.merge.staged_batch import StagedBatch, staged_batch
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
     from compaction_platform.lake.settings import Settings
+
 ATTEMPTS = 5
 SHOWN_ROWS = 20
-ROWS_HELD_HERE = 20_000_000
+ROWS_READ_HERE = 20_000_000  # of touched partitions, by this process instead of Spark: seconds, and 8 bytes for each
 # What Spark says when Iceberg's own attempts to commit are used up. (SeaweedFS calls a lost race a bad request.)
 CONFLICT_SIGNS = ("CommitFailedException", "CommitStateUnknownException", "last sequence number")
-BRANCH_LIFE_MS = 24 * 3600 * 1000  # a branch left by a killed run goes with the next expiry of snapshots
 BATCHES_PROPERTY = "compaction.batches"
 RUN_PROPERTY = "compaction.run-id"
-
-
-class AuditFailed(CompactionError):
-    """The merged branch is not what it should be. Nothing was published."""
-
-    def __init__(self, message: str, audit: "Audit", rows: Sequence[Mapping[str, Any]]) -> None:
-        super().__init__(message)
-        self.audit, self.rows = audit, rows
-
-
-class StagedRowsLost(CompactionError):
-    """What Spark holds of the staged files is not what was read from them."""
 
 
 class TableUnfit(CompactionError):
@@ -60,32 +59,6 @@ class TableUnfit(CompactionError):
 
 class MergeConflict(CompactionError):
     """Others kept changing the table while we merged. Nothing was published."""
-
-
-@dataclass(frozen=True)
-class Audit:
-    """What was counted in the partitions a merge touched, before it was published."""
-
-    rows_before: int = 0
-    rows_after: int = 0
-    staged_keys: int = 0
-    staged_keys_found: int = 0
-    wrong_rows: int = 0
-    doubled_keys: int = 0
-
-    def problems(self, inserted: int, expected_keys: int) -> list[str]:
-        found = []
-        if self.staged_keys != expected_keys:
-            found.append(f"{expected_keys} staged keys became {self.staged_keys} while merging")
-        if self.staged_keys_found != self.staged_keys:
-            found.append(f"{self.staged_keys - self.staged_keys_found} staged keys are missing")
-        if self.wrong_rows:
-            found.append(f"{self.wrong_rows} rows are neither the staged ones nor newer")
-        if self.doubled_keys:
-            found.append(f"{self.doubled_keys} keys are there more than once")
-        if self.rows_before + inserted != self.rows_after:
-            found.append(f"{self.rows_before} rows + {inserted} inserted are not {self.rows_after}")
-        return found
 
 
 @dataclass(frozen=True)
@@ -117,6 +90,22 @@ def merged_batches(table: "Table") -> set[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One merge of a batch, from one state of main."""
+
+    batch: StagedBatch
+    table: "Table"
+    bounds: Bounds
+    before: TableRows  # in the partitions the batch is about
+    number: int
+    properties: Mapping[str, str]
+
+    @property
+    def base(self) -> int | None:
+        return self.before.snapshot_id
+
+
+@dataclass(frozen=True)
 class Merger:
     """One table, and the Spark session to merge with."""
 
@@ -141,27 +130,42 @@ class Merger:
         if taken.count == 0:
             self.say("no row to merge")
             return Merged(self.load_table().metadata.current_snapshot_id)
-        with self._staged(taken) as staged:
-            for attempt in range(1, ATTEMPTS + 1):
+        properties = {BATCHES_PROPERTY: json.dumps(batches), RUN_PROPERTY: self.run_id}
+        with self._batch(taken) as batch:
+            for number in range(1, ATTEMPTS + 1):
                 table = self.load_table()
                 self._require_merge_on_read(table)
-                bounds = self._bounds(staged, table)
-                if dry_run or not published(table).complete:
-                    effect = self._effect(staged, bounds, table)
-                    if dry_run or effect.inserted + effect.updated == 0:
-                        return effect
+                bounds = self._bounds(batch, table)
+                before = TableRows(table, table.metadata.current_snapshot_id, bounds.as_filter())
+                attempt = Attempt(batch, table, bounds, before, number, properties)
                 try:
-                    return self._merge_once(staged, bounds, table, batches, attempt)
+                    return self._effect(attempt) if dry_run else self._merge_once(attempt)
                 except (CommitFailedException, PySparkException) as failed:
                     if not _is_conflict(failed):
                         raise
-                    self.say(
-                        f"the table changed while we merged (attempt {attempt}); starting again from its new state"
-                    )
+                    self.say(f"the table changed while we merged (attempt {number}); starting again from its new state")
         raise MergeConflict(
             f"{self.rules.full_name} changed during each of {ATTEMPTS} attempts to merge. Nothing was published and "
             "nothing is lost; run again when the other writer is done."
         )
+
+    def missing_or_wrong(self, taken: TakenIn) -> list[dict[str, Any]]:
+        """Staged keys that are not in the published table with their content or a newer one, a few of them."""
+        with self._batch(taken) as batch:
+            bounds = self._bounds(batch, self.load_table())
+            query = sql.missing_or_wrong(
+                self.rules, batch.columns, result=self.name, staged=batch.view, bounds=bounds, limit=SHOWN_ROWS
+            )
+            return [row.asDict() for row in self.session.sql(query, bounds.values).collect()]
+
+    @contextmanager
+    def _batch(self, taken: TakenIn) -> Iterator[StagedBatch]:
+        table = self.load_table()
+        with (
+            staged_batch(self.rules, self.settings, self.session, self.slots, taken, table) as batch,
+            self._configured(batch.spark_settings),
+        ):
+            yield batch
 
     def _require_merge_on_read(self, table: "Table") -> None:
         modes = {table.properties.get(f"write.{verb}.mode") for verb in ("merge", "update", "delete")}
@@ -172,140 +176,95 @@ class Merger:
                 f"was changed. Set it with: ALTER TABLE {self.name} SET TBLPROPERTIES ({settings})"
             )
 
-    def _merge_once(
-        self, staged: "Staged", bounds: Bounds, table: "Table", batches: Mapping[str, str], attempt: int
-    ) -> Merged:
-        base = table.metadata.current_snapshot_id
+    def _bounds(self, batch: StagedBatch, table: "Table") -> Bounds:
+        """Literal limits on the partition columns, so that Iceberg opens only the partitions the batch is about."""
+        partitions = batch.partitions
+        if self.rules.partition_may_change and table.metadata.current_snapshot_id is not None:
+            moved_from = f"LEFT SEMI JOIN {batch.view} s ON {sql.same_key(self.rules)}"
+            query = sql.partitions_of(self.rules, self.name, moved_from)
+            partitions = [*partitions, *(tuple(row) for row in self.session.sql(query).collect())]
+        return bounds_of(self.rules, batch.columns, partitions)
+
+    # ------------------------------------------------------------ what is done
+
+    def _merge_once(self, attempt: Attempt) -> Merged:
+        hashes_before = self._hashes_if_all_keys_are_new(attempt)
+        files = self._data_files(attempt) if hashes_before is not None else None
+        if files is None and not published(attempt.table).complete:
+            effect = self._effect(attempt)
+            if effect.inserted + effect.updated == 0:
+                return effect
         branch = f"merge_{secrets.token_hex(6)}"
-        into = f"{self.name}.{quoted(f'branch_{branch}')}"
-        self._create_branch(table, branch)
         try:
-            with (
-                self._stamped({BATCHES_PROPERTY: json.dumps(batches), RUN_PROPERTY: self.run_id}),
-                ThreadPoolExecutor(1) as beside,
-            ):
-                counted_before = beside.submit(self._rows_before, base, bounds)
-                if self._has_only_new_keys(staged, bounds, base, counted_before):
-                    statement = sql.insert(staged.columns, into=into, staged=staged.view)
-                else:
-                    statement = sql.merge(self.rules, staged.columns, into=into, staged=staged.view, bounds=bounds)
-                self.session.sql(statement, dict(bounds.values)).collect()
-                rows_before = counted_before.result()
-            table.refresh()
-            result = self._counted(table, branch, base, staged, attempt)
-            self.say(f"merged into a branch: {result.inserted:,} rows inserted, {result.updated:,} updated; auditing")
-            audit = self._audited(staged, bounds, into, rows_before, result)
+            result = (
+                self._merge_on_spark(attempt, branch)
+                if files is None
+                else self._append(attempt, branch, files, hashes_before)
+            )
             if result.inserted + result.updated == 0:
                 self.say("every staged row is in the table already; nothing to publish")
-                self._drop_branch(table, branch)
-                return replace(result, snapshot_id=base, audit=audit)
-            self._publish(table, branch, base)
+                drop_branch(attempt.table, branch)
+                return replace(result, snapshot_id=attempt.base)
+            self._publish(attempt, branch)
         except BaseException:
             with suppress(Exception):
-                self._drop_branch(self.load_table(), branch)
+                drop_branch(self.load_table(), branch)
             raise
         self.say(f"published snapshot {result.snapshot_id}")
-        return replace(result, published=True, audit=audit)
+        return replace(result, published=True)
 
-    # ------------------------------------------------------------ the batch
-
-    @contextmanager
-    def _staged(self, taken: TakenIn) -> Iterator["Staged"]:
-        """The batch with one row for each key, as a view that lasts until the merge is over."""
-        view = f"staged_{secrets.token_hex(6)}"
-        if taken.table is not None:
-            with self._staged_here(taken.table, taken.columns, view) as staged:
-                yield staged
-            return
-        from pyspark import StorageLevel
-
-        rows_view = f"{view}_rows"
-        rows = taken.rows.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
-        rows.createOrReplaceTempView(rows_view)
-        hashes = self._key_hashes(rows_view) if taken.count <= ROWS_HELD_HERE else None
-        there = len(hashes) if hashes is not None else rows.count()
-        if there != taken.count:
-            raise StagedRowsLost(
-                f"{taken.count:,} rows were read, {there:,} are left: Spark lost some of them and could not read their "
-                "files again. Nothing was merged; run again."
-            )
-        if hashes is not None and not _has_doubles(hashes):
-            newest = rows
-        else:
-            query = sql.newest_of_each_key(self.rules, taken.columns, rows_view)
-            newest = self.session.sql(query).persist(StorageLevel.DISK_ONLY)
-        newest.createOrReplaceTempView(view)
+    def _hashes_if_all_keys_are_new(self, attempt: Attempt) -> Any | None:
+        """The hashes of the keys in the touched partitions, if none of the batch is there; None if one may be."""
+        hashes = attempt.batch.key_hashes
+        kinds = [attempt.batch.columns.field(name).type for name in self.rules.key]
+        if hashes is None or not attempt.batch.makes_good_files:
+            return None
+        if self.rules.partition_may_change or any(map(pyarrow.types.is_floating, kinds)):  # (there are two zeros)
+            return None
         try:
-            partitions = self._rows(sql.partitions_of(self.rules, view))
-            yield Staged(view, taken.columns, partitions, key_hashes=hashes)
-        finally:
-            if newest is not rows:
-                newest.unpersist()  # while the view it reads from is still known
-            self.session.catalog.dropTempView(view)
-            self.session.catalog.dropTempView(rows_view)
+            if attempt.before.rows_at_most > ROWS_READ_HERE:
+                return None
+            return hashes_without(self.rules, attempt.before, hashes)
+        except NotReadable:
+            return None
 
-    def _key_hashes(self, rows: str, bounds: Bounds = sql.NO_BOUNDS) -> Any:
-        """A hash of every row's key, sorted. Equal keys have equal hashes."""
-        hashes = self.session.sql(sql.key_hashes(self.rules, rows, bounds), dict(bounds.values)).toArrow()
-        return numpy.sort(hashes["key_hash"].to_numpy())
-
-    def _has_only_new_keys(
-        self, staged: "Staged", bounds: Bounds, base: int | None, rows_before: "Future[int]"
-    ) -> bool:
-        """Whether a large batch has nothing in common with the table: appending is then much less work."""
-        if staged.key_hashes is None:
-            return False
-        if base is None or rows_before.result() == 0:
-            return not _has_doubles(staged.key_hashes)
-        if rows_before.result() > ROWS_HELD_HERE or _has_doubles(staged.key_hashes):
-            return False
-        there = self._key_hashes(f"{self.name} VERSION AS OF {base}", bounds)
-        return len(numpy.intersect1d(there, staged.key_hashes)) == 0
-
-    @contextmanager
-    def _staged_here(self, rows: pyarrow.Table, columns: pyarrow.Schema, view: str) -> Iterator["Staged"]:
-        """A small batch: this process finds the newest rows, and Spark is asked about the table only."""
-        newest = newest_of_each_key(self.rules, rows)
-        self.session.createDataFrame(newest).createOrReplaceTempView(view)
-        partitions = partitions_of(self.rules, newest)
-        if partitions is None:
-            partitions = self._rows(sql.partitions_of(self.rules, view))
+    def _data_files(self, attempt: Attempt) -> "list[DataFile] | None":
         try:
-            with self._configured(
-                {
-                    "spark.sql.shuffle.partitions": str(self.slots),
-                    # The table's side of the join is then not sorted; it is by far the larger one.
-                    "spark.sql.join.preferSortMergeJoin": "false",
-                    "spark.sql.adaptive.enabled": "false",  # nothing to adapt to that is not known already
-                }
-            ):
-                yield Staged(view, columns, partitions)
-        finally:
-            self.session.catalog.dropTempView(view)
+            return attempt.batch.data_files(attempt.table)
+        except NotWritable:
+            return None
 
-    def _bounds(self, staged: "Staged", table: "Table") -> Bounds:
-        """Literal limits on the partition columns, so that Iceberg opens only the partitions the batch is about."""
-        partitions = staged.partitions
-        if self.rules.partition_may_change and table.metadata.current_snapshot_id is not None:
-            moved_from = f"LEFT SEMI JOIN {staged.view} s ON {sql.same_key(self.rules)}"
-            partitions = [*partitions, *self._rows(sql.partitions_of(self.rules, self.name, moved_from))]
-        return sql.bounds_of(self.rules, staged.columns, partitions)
+    def _append(self, attempt: Attempt, branch: str, files: "list[DataFile]", hashes_before: Any) -> Merged:
+        """Every key is new: the batch becomes data files of the table as it is."""
+        hashes: Any = attempt.batch.key_hashes
+        create_branch(attempt.table, branch, self.session, self.name)
+        append(attempt.table, branch, files, attempt.properties)
+        result = self._counted(attempt, branch)
+        self.say(f"appended to a branch: {result.inserted:,} rows, all of new keys; auditing")
+        return self._audited(
+            attempt,
+            branch,
+            result,
+            lambda: audit_of_appended(self._after(attempt, branch), files, hashes_before, hashes),
+        )
 
-    def _rows(self, query: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self.session.sql(query).collect()]
+    def _merge_on_spark(self, attempt: Attempt, branch: str) -> Merged:
+        batch, bounds = attempt.batch, attempt.bounds
+        create_branch(attempt.table, branch, self.session, self.name)
+        statement = sql.merge(self.rules, batch.columns, into=self._in_branch(branch), staged=batch.view, bounds=bounds)
+        with self._stamped(attempt.properties), ThreadPoolExecutor(1) as beside:
+            counted_before = beside.submit(self._rows_before, attempt)
+            self.session.sql(statement, bounds.values).collect()
+            rows_before = counted_before.result()
+        attempt.table.refresh()
+        result = self._counted(attempt, branch)
+        self.say(f"merged into a branch: {result.inserted:,} rows inserted, {result.updated:,} updated; auditing")
+        return self._audited(attempt, branch, result, lambda: self._audit_of_merged(attempt, branch, rows_before))
 
     # ------------------------------------------------------------ the branch
 
-    def _create_branch(self, table: "Table", branch: str) -> None:
-        base = table.metadata.current_snapshot_id
-        if base is not None:
-            table.manage_snapshots().create_branch(base, branch, max_ref_age_ms=BRANCH_LIFE_MS).commit()
-        else:  # only Spark can branch off a table that has no snapshot yet
-            self.session.sql(f"ALTER TABLE {self.name} CREATE BRANCH {quoted(branch)} RETAIN 1 DAYS")
-
-    def _drop_branch(self, table: "Table", branch: str) -> None:
-        if branch in table.metadata.refs:
-            table.manage_snapshots().remove_branch(branch).commit()
+    def _in_branch(self, branch: str) -> str:
+        return f"{self.name}.{quoted(f'branch_{branch}')}"
 
     @contextmanager
     def _stamped(self, properties: Mapping[str, str]) -> Iterator[None]:
@@ -329,20 +288,15 @@ class Merger:
                 else:
                     self.session.conf.set(name, value)
 
-    def _publish(self, table: "Table", branch: str, base: int | None) -> None:
-        """Move main to the branch and drop the branch, in one commit that fails if main is not at `base` any more."""
-        table.refresh()
-        if table.metadata.current_snapshot_id != base:
-            raise CommitFailedException("main moved")
-        result = table.metadata.refs[branch].snapshot_id
-        table.manage_snapshots().set_current_snapshot(result).remove_branch(branch).commit()
+    def _publish(self, attempt: Attempt, branch: str) -> None:
+        publish_branch(attempt.table, branch, attempt.base)
 
     # ------------------------------------------------------------ the proof
 
-    def _counted(self, table: "Table", branch: str, base: int | None, staged: "Staged", attempt: int) -> Merged:
+    def _counted(self, attempt: Attempt, branch: str) -> Merged:
         """What the merge wrote, as its own snapshot tells; the audit counts again for itself."""
-        snapshot = table.snapshot_by_name(branch)
-        if snapshot is None or snapshot.snapshot_id == base or snapshot.summary is None:
+        snapshot = attempt.table.snapshot_by_name(branch)
+        if snapshot is None or snapshot.snapshot_id == attempt.base or snapshot.summary is None:
             raise CompactionError(f"the merge into {self.rules.full_name} left no snapshot. Nothing was published.")
         summary = snapshot.summary.additional_properties
         added = int(summary.get("added-records", 0))
@@ -350,114 +304,82 @@ class Merger:
         updated = int(summary.get("added-position-deletes", 0)) - int(summary.get("removed-position-deletes", 0))
         return Merged(
             snapshot_id=snapshot.snapshot_id,
-            keys=staged.keys,
+            keys=attempt.batch.keys,
             inserted=added - updated,
             updated=updated,
             bytes_written=int(summary.get("added-files-size", 0)),
-            attempts=attempt,
-            partitions=len(staged.partitions),
+            attempts=attempt.number,
+            partitions=len(attempt.batch.partitions),
         )
 
-    def _rows_before(self, base: int | None, bounds: Bounds) -> int:
-        """Rows in the partitions that will be touched; asked for while the merge runs."""
-        if base is None:
-            return 0
-        query = sql.count_rows(f"{self.name} VERSION AS OF {base}", bounds)
-        return int(self.session.sql(query, dict(bounds.values)).collect()[0].n)
+    def _after(self, attempt: Attempt, branch: str) -> TableRows:
+        """What a reader of the branch sees now."""
+        attempt.table.refresh()
+        return replace(attempt.before, snapshot_id=attempt.table.metadata.refs[branch].snapshot_id)
 
-    def _audited(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int, result: Merged) -> Audit:
-        audit = None
-        if rows_before + staged.keys <= ROWS_HELD_HERE:
-            audit = self._audit_here(staged, bounds, into, rows_before)
-        if audit is None or audit.doubled_keys:
-            audit = self._audit_on_spark(staged, bounds, into, rows_before)
-        if problems := audit.problems(result.inserted, staged.keys):
-            rows = self._evidence(staged, bounds, into)
+    def _rows_before(self, attempt: Attempt) -> int:
+        """Rows in the partitions that will be touched; asked for while the merge runs."""
+        if attempt.base is None:
+            return 0
+        try:
+            return attempt.before.count()
+        except NotReadable:
+            query = sql.count_rows(f"{self.name} VERSION AS OF {attempt.base}", attempt.bounds)
+            return int(self.session.sql(query, attempt.bounds.values).collect()[0].n)
+
+    def _audit_of_merged(self, attempt: Attempt, branch: str, rows_before: int) -> Audit:
+        batch = attempt.batch
+        if batch.rows is not None and batch.key_hashes is not None:
+            with suppress(NotReadable, pyarrow.ArrowNotImplementedError):
+                after = self._after(attempt, branch)
+                if after.rows_at_most <= ROWS_READ_HERE:
+                    audit = audit_of_merged(self.rules, after, batch.rows, batch.key_hashes, rows_before)
+                    if not audit.wrong_rows and not audit.doubled_keys:
+                        return audit
+        query = sql.audit(
+            self.rules, batch.columns, result=self._in_branch(branch), staged=batch.view, bounds=attempt.bounds
+        )
+        (row,) = self.session.sql(query, attempt.bounds.values).collect()
+        return Audit(rows_before=rows_before, **{name: int(value) for name, value in row.asDict().items()})
+
+    def _audited(self, attempt: Attempt, branch: str, result: Merged, take_audit: Callable[[], Audit]) -> Merged:
+        audit = take_audit()
+        if problems := audit.problems(result.inserted, attempt.batch.keys):
+            rows = self._evidence(attempt, branch)
             raise AuditFailed(
                 f"the merge into {self.rules.full_name} did not pass its audit: {'; '.join(problems)}. Nothing was "
                 f"published; the table is as it was. Rows: {rows[:5]}",
                 audit,
                 rows,
             )
-        return audit
+        return replace(result, audit=audit)
 
-    def _audit_here(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int) -> Audit:
-        """Count from one scan, without a shuffle. Two keys of one hash count as doubled: then Spark looks closer."""
-        query = sql.audit_rows(self.rules, staged.columns, result=into, staged=staged.view, bounds=bounds)
-        rows = self.session.sql(query, dict(bounds.values)).toArrow()
-        hashes = numpy.sort(rows["key_hash"].to_numpy())
-        is_staged = rows["staged"].to_numpy()
-        right = rows["right"].fill_null(False).to_numpy()
-        return Audit(
-            rows_before=rows_before,
-            rows_after=rows.num_rows,
-            staged_keys=staged.keys,
-            staged_keys_found=int(is_staged.sum()),
-            wrong_rows=int((is_staged & ~right).sum()),
-            doubled_keys=_doubles(hashes),
-        )
-
-    def _audit_on_spark(self, staged: "Staged", bounds: Bounds, into: str, rows_before: int) -> Audit:
-        query = sql.audit(self.rules, staged.columns, result=into, staged=staged.view, bounds=bounds)
-        (row,) = self.session.sql(query, dict(bounds.values)).collect()
-        return Audit(rows_before=rows_before, **{name: int(value) for name, value in row.asDict().items()})
-
-    def _evidence(self, staged: "Staged", bounds: Bounds, into: str) -> list[dict[str, Any]]:
-        arguments = dict(bounds.values)
+    def _evidence(self, attempt: Attempt, branch: str) -> list[dict[str, Any]]:
+        batch, bounds, result = attempt.batch, attempt.bounds, self._in_branch(branch)
         wrong = sql.missing_or_wrong(
-            self.rules, staged.columns, result=into, staged=staged.view, bounds=bounds, limit=SHOWN_ROWS
+            self.rules, batch.columns, result=result, staged=batch.view, bounds=bounds, limit=SHOWN_ROWS
         )
-        doubled = sql.doubled_keys(self.rules, result=into, bounds=bounds, limit=SHOWN_ROWS)
-        rows = [*self.session.sql(wrong, arguments).collect(), *self.session.sql(doubled, arguments).collect()]
-        return [row.asDict() for row in rows]
+        doubled = sql.doubled_keys(self.rules, result=result, bounds=bounds, limit=SHOWN_ROWS)
+        return [row.asDict() for query in (wrong, doubled) for row in self.session.sql(query, bounds.values).collect()]
 
-    def missing_or_wrong(self, taken: TakenIn) -> list[dict[str, Any]]:
-        """Staged keys that are not in the published table with their content or a newer one, a few of them."""
-        with self._staged(taken) as staged:
-            bounds = self._bounds(staged, self.load_table())
-            query = sql.missing_or_wrong(
-                self.rules, staged.columns, result=self.name, staged=staged.view, bounds=bounds, limit=SHOWN_ROWS
-            )
-            return [row.asDict() for row in self.session.sql(query, dict(bounds.values)).collect()]
-
-    def _effect(self, staged: "Staged", bounds: Bounds, table: "Table") -> Merged:
-        to_add = [name for name in staged.columns.names if name not in table.schema().column_names]  # in a dry run
+    def _effect(self, attempt: Attempt) -> Merged:
+        """What a merge would do."""
+        batch, table = attempt.batch, attempt.table
+        to_add = [name for name in batch.columns.names if name not in table.schema().column_names]  # in a dry run
         query = sql.effect(
-            self.rules, staged.columns, result=self.name, staged=staged.view, bounds=bounds, to_add=to_add
+            self.rules, batch.columns, result=self.name, staged=batch.view, bounds=attempt.bounds, to_add=to_add
         )
-        (row,) = self.session.sql(query, dict(bounds.values)).collect()
+        (row,) = self.session.sql(query, attempt.bounds.values).collect()
         return Merged(
-            table.metadata.current_snapshot_id,
-            keys=staged.keys,
+            attempt.base,
+            keys=batch.keys,
             inserted=row.inserted,
             updated=row.updated,
-            partitions=len(staged.partitions),
+            partitions=len(batch.partitions),
         )
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A batch with one row for each key."""
-
-    view: str
-    columns: pyarrow.Schema
-    partitions: list[tuple[Any, ...]]  # see sql.partitions_of; the last value is the number of keys
-    key_hashes: Any | None = None  # of all rows of a large batch, sorted
-
-    @property
-    def keys(self) -> int:
-        return sum(row[-1] for row in self.partitions)
 
 
 def _is_conflict(failed: Exception) -> bool:
     """Whether a commit to our branch, or of it, met another commit. The branch is ours alone and is dropped, so doing
     it all again is safe even where it is not known what became of the commit."""
     return isinstance(failed, CommitFailedException) or any(sign in str(failed) for sign in CONFLICT_SIGNS)
-
-
-def _doubles(ordered: Any) -> int:
-    return int((ordered[1:] == ordered[:-1]).sum())
-
-
-def _has_doubles(ordered: Any) -> bool:
-    return _doubles(ordered) > 0

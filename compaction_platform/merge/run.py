@@ -16,25 +16,27 @@ from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
-from compaction_platform.merge.intake import (
-    Intake,
+from compaction_platform.merge.intake import Intake, RowsFor, TakenIn
+from compaction_platform.merge.plan import Batch, StagedFile
+from compaction_platform.merge.publish import Merged, Merger, merged_batches
+from compaction_platform.merge.records import (
     Manifest,
-    NoIntake,
     Receipt,
-    TakenIn,
     batch_of,
     manifests_of,
     receipts_of,
     short_uuid,
     staged_batches,
 )
-from compaction_platform.merge.plan import Batch, StagedFile
-from compaction_platform.merge.publish import Merged, Merger, merged_batches
 from compaction_platform.merge.rules import MergeRules, Places
 
 
 class TableMissing(CompactionError):
     """The table was never set up."""
+
+
+class NoIntake(CompactionError):
+    """An hour is to be merged that was never taken in."""
 
 
 class StagingChanged(CompactionError):
@@ -75,8 +77,7 @@ class MergeRun:
         to_read = [batch for batch in staged if found[batch.hour] is None]
         manifests = {hour: manifest for hour, manifest in found.items() if manifest is not None}
         if to_read:
-            read = self._read(to_read, self.table())
-            read.taken.release()
+            read = self._read(to_read, self.table(), "nobody")
             manifests |= read.manifests
         return Outcome(dict(sorted(manifests.items())), None, time.monotonic() - began)
 
@@ -105,7 +106,7 @@ class MergeRun:
                 plan[batch.hour] = batch
         merged = Merged(table.metadata.current_snapshot_id)
         if plan:
-            read = self._read(list(plan.values()), table, strict=strict)
+            read = self._read(list(plan.values()), table, "comparison" if self.dry_run else "merge", strict=strict)
             try:
                 manifests |= read.manifests
                 digests = {hour: manifest.digest for hour, manifest in read.manifests.items()}
@@ -121,14 +122,16 @@ class MergeRun:
             self._write_receipts(outcome, table)
         return outcome
 
-    def _read(self, batches: "Sequence[Batch | IntakeBatch]", table: Table, *, strict: bool = False) -> "Read":
+    def _read(
+        self, batches: "Sequence[Batch | IntakeBatch]", table: Table, rows_for: RowsFor, *, strict: bool = False
+    ) -> "Read":
         files = [file for batch in batches for file in batch.files]
         self.say(f"reading {len(files)} files of {len(batches)} hours, {sum(f.size for f in files) / 1e6:.1f} MB")
         intake = Intake(self.rules, self.settings, self.spread(), self.dry_run, self.say)
-        taken = intake.take_in(files, table)
+        taken = intake.take_in(files, table, rows_for)
         changed = [report for report in taken.reports if report.fate != "sound"]
         if strict and changed:
-            taken.release()
+            taken.discard(table)
             raise StagingChanged(
                 f"{len(changed)} files are not what the intake saw any more, the first: {changed[0].key} "
                 f"({changed[0].reason}). Nothing was merged. Materialize bronze and silver together."

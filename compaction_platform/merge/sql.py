@@ -5,39 +5,13 @@ batch by its position there); NULL is older than any value.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import pyarrow
 
 from compaction_platform.lake.canonical import is_list
-from compaction_platform.lake.columns import spark_type
-from compaction_platform.merge.plan import Span, spans
-from compaction_platform.merge.rules import ORIGIN, MergeRules, PartitionField
-
-MOST_SPANS = 48
-MOST_VALUES = 200
-
-
-def quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """A condition on the table's partition columns that holds for every row the batch can match.
-
-    `{t}` stands for the table's alias.
-    """
-
-    condition: str = "true"
-    values: tuple[tuple[str, Any], ...] = ()
-
-    def on(self, alias: str) -> str:
-        return self.condition.replace("{t}", alias)
-
-
-NO_BOUNDS = Bounds()
+from compaction_platform.lake.names import quoted
+from compaction_platform.merge.bounds import Bounds, bounding
+from compaction_platform.merge.rules import ORIGIN, MergeRules
 
 
 def newest_of_each_key(rules: MergeRules, columns: pyarrow.Schema, rows: str) -> str:
@@ -86,30 +60,6 @@ def audit(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: st
         "SELECT coalesce(sum(`_n`), 0) AS rows_after, count_if(`_n` > 1) AS doubled_keys, "
         "count_if(`_staged` > 0) AS staged_keys_found, coalesce(sum(`_wrong`), 0) AS wrong_rows, "
         f"(SELECT count(*) FROM {staged}) AS staged_keys FROM ({per_key})"
-    )
-
-
-def insert(columns: pyarrow.Schema, *, into: str, staged: str) -> str:
-    """For a batch that has no key in common with the table."""
-    listed = ", ".join(quoted(name) for name in (*columns.names, *ORIGIN))
-    return f"INSERT INTO {into} ({listed}) SELECT {listed} FROM {staged}"
-
-
-def key_hashes(rules: MergeRules, rows: str, bounds: Bounds = NO_BOUNDS) -> str:
-    keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
-    return f"SELECT xxhash64({keys}) AS key_hash FROM {rows} t WHERE {bounds.on('t')}"
-
-
-def audit_rows(rules: MergeRules, columns: pyarrow.Schema, *, result: str, staged: str, bounds: Bounds) -> str:
-    """For each row of the touched partitions: a hash of its key, whether it was staged, and whether it is right.
-
-    What `audit` counts can be counted from these without another shuffle, by whoever can hold them.
-    """
-    keys = ", ".join(f"t.{quoted(name)}" for name in rules.key)
-    return (
-        f"SELECT xxhash64({keys}) AS key_hash, s.{quoted(rules.key[0])} IS NOT NULL AS staged, "
-        f"{is_right(rules, columns)} AS right FROM {result} t LEFT JOIN {staged} s ON {same_key(rules)} "
-        f"WHERE {bounds.on('t')}"
     )
 
 
@@ -217,11 +167,6 @@ def _has_map(kind: pyarrow.DataType) -> bool:
 # ---------------------------------------------------------------- partitions
 
 
-def bounding(rules: MergeRules) -> list[PartitionField]:
-    """Partition fields whose source values can be limited by literals."""
-    return [field for field in rules.partition_by if field.time_unit or field.transform == "identity"]
-
-
 def partitions_of(rules: MergeRules, rows: str, where: str = "") -> str:
     """The distinct partitions of these rows, as far as they can bound a merge, each with its number of rows.
 
@@ -239,39 +184,3 @@ def partitions_of(rules: MergeRules, rows: str, where: str = "") -> str:
     named = [f"{expression} AS c{number}" for number, expression in enumerate(selected)]
     grouped = f" GROUP BY {', '.join(selected)}" if selected else ""
     return f"SELECT {', '.join([*named, 'count(*) AS n'])} FROM {rows} t {where}{grouped}"
-
-
-def bounds_of(rules: MergeRules, columns: pyarrow.Schema, partitions: Sequence[Sequence[Any]]) -> Bounds:
-    """The condition that holds for exactly these partitions, or a few more; `partitions` are `partitions_of` rows."""
-    conditions: list[str] = []
-    values: dict[str, Any] = {}
-    place = 0
-    for field in bounding(rules):
-        column = f"{{t}}.{quoted(field.column)}"
-        if field.time_unit:
-            found = {(row[place], row[place + 1]) for row in partitions}
-            covered = spans([Span(*span) for span in found if span[0] is not None], MOST_SPANS)
-            kind = spark_type(columns.field(field.column).type)
-            parts = [
-                f"({column} >= {_moment(span.start, kind)} AND {column} < {_moment(span.end, kind)})"
-                for span in covered
-            ]
-            has_null = (None, None) in found
-            place += 2
-        else:
-            single = {row[place] for row in partitions}
-            place += 1
-            if len(single) > MOST_VALUES or pyarrow.types.is_timestamp(columns.field(field.column).type):
-                continue
-            names = {f"v{place}_{number}": value for number, value in enumerate(single - {None})}
-            values |= names
-            parts = [f"{column} IN ({', '.join(f':{name}' for name in names)})"] if names else []
-            has_null = None in single
-        parts += [f"{column} IS NULL"] if has_null else []
-        conditions.append(f"({' OR '.join(parts) or 'false'})")
-    return Bounds(" AND ".join(conditions) or "true", tuple(values.items()))
-
-
-def _moment(microseconds: int, kind: str) -> str:
-    moment = f"timestamp_micros({microseconds})"
-    return moment if kind == "timestamp" else f"CAST({moment} AS {kind})"

@@ -171,6 +171,13 @@ class Reading:
             self.quarantine.write(name, source)
             self.quarantine.write(f"{name}.reason.json", report.to_json().encode())
 
+    def set_aside_unread(self, file: StagedFile, reason: str) -> FileReport:
+        """For a file that kills who reads it."""
+        report = FileReport(file.key, file.etag, file.size, file.arrived.isoformat(), "quarantined", reason[:500])
+        with self._source(file) as source:
+            self._set_aside(report, source)
+        return report
+
     def _write_rejects(self, report: FileReport, rejects: "_Rejects") -> None:
         if self.quarantine is not None:
             reason = f"{rejects.rows} rows have no {' or no '.join(self.key)}"

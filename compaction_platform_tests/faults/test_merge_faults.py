@@ -18,7 +18,8 @@ from compaction_platform.lake.spark import spark_session
 from compaction_platform.lake.spread import Spread
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.merge import run as run_module
-from compaction_platform.merge.publish import ATTEMPTS, AuditFailed, MergeConflict, Merger
+from compaction_platform.merge.audit import AuditFailed
+from compaction_platform.merge.publish import ATTEMPTS, MergeConflict, Merger
 from compaction_platform_tests.merge.scene import Scene, event
 
 pytestmark = pytest.mark.integration
@@ -236,7 +237,7 @@ def test_an_audit_that_fails_publishes_nothing_and_shows_the_rows(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, damage: str, complaint: str, evidence: str, where: str
 ) -> None:
     if where == "on Spark":
-        monkeypatch.setattr("compaction_platform.merge.publish.ROWS_HELD_HERE", -1)
+        monkeypatch.setattr("compaction_platform.merge.publish.ROWS_READ_HERE", -1)
     main, content = scene.main(), scene.content()
 
     def do_damage(time: int) -> None:

@@ -413,9 +413,9 @@ def test_nothing_is_cleaned_up_after_a_failed_audit(
     here.stage("a.parquet", [event("a"), event("b")])
     real = Merger._audited
 
-    def damaged(self: Merger, staged: Any, bounds: Any, into: str, *others: Any) -> Any:
-        self.session.sql(f"DELETE FROM {into} WHERE event_id = 'b'").collect()
-        return real(self, staged, bounds, into, *others)
+    def damaged(self: Merger, attempt: Any, branch: str, *others: Any) -> Any:
+        self.session.sql(f"DELETE FROM {self._in_branch(branch)} WHERE event_id = 'b'").collect()
+        return real(self, attempt, branch, *others)
 
     monkeypatch.setattr(Merger, "_audited", damaged)
     (run,) = here.run_all()

@@ -10,11 +10,11 @@ import pyarrow
 import pytest
 
 from compaction_platform.lake.objects import Objects
-from compaction_platform.merge.intake import NoIntake, staged_batches
 from compaction_platform.merge.plan import hour_of
 from compaction_platform.merge.publish import BATCHES_PROPERTY, RUN_PROPERTY, TableUnfit
+from compaction_platform.merge.records import staged_batches
 from compaction_platform.merge.rules import PartitionField, PlacesOverlap
-from compaction_platform.merge.run import StagingChanged
+from compaction_platform.merge.run import NoIntake, StagingChanged
 from compaction_platform_tests.merge.scene import DAY, Scene, event, parquet
 
 pytestmark = pytest.mark.integration

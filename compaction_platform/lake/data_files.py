@@ -1,0 +1,189 @@
+"""Arrow rows become data files of an Iceberg table: written, read back and compared before anything refers to them.
+
+`DataFiles` travels into Spark tasks. A file that was written and is then not committed is nobody's: `discard` it.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import pyarrow
+import pyarrow.parquet
+from pyiceberg.io import load_file_io
+from pyiceberg.io.pyarrow import (
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.typedef import Record
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.fingerprint import in_order
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+
+CODEC_PROPERTY = "write.parquet.compression-codec"
+FAST_ZSTD = 1
+SAMPLE_ROWS = 10_000
+REPEATED = 0.5  # a column with fewer distinct values than this share of its rows gets a dictionary
+
+
+class DataFileDiffers(CompactionError):
+    """What the store gave back is not what was written."""
+
+
+class NotWritable(CompactionError):
+    """These rows cannot be written from here; Spark can."""
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Where and how data files of one table are written."""
+
+    metadata: "TableMetadata"
+    io: "FileIO"
+
+    @classmethod
+    def of(cls, table: "Table") -> "DataFiles":
+        # The table's own FileIO may hold on to the catalog's connection, which cannot travel.
+        properties = {name: value for name, value in table.io.properties.items() if isinstance(value, str)}
+        return cls(table.metadata, load_file_io(properties, table.location()))
+
+    def write(self, rows: pyarrow.Table) -> list[DataFile]:
+        """A verified file for each partition these rows belong to."""
+        schema = schema_to_pyarrow(self.metadata.schema(), include_field_ids=True)
+        fitting = pyarrow.Table.from_arrays([rows[name] for name in schema.names], names=schema.names).cast(schema)
+        files: list[DataFile] = []
+        try:
+            for key, part in self._partitions(fitting):
+                files.append(self._write_one(part, key))
+        except OverflowError as beyond:  # PyIceberg describes partitions and files in Python's own dates
+            self.discard(files)
+            raise NotWritable(f"there are moments that Python's calendar does not have: {beyond}") from beyond
+        except BaseException:
+            self.discard(files)
+            raise
+        return files
+
+    def discard(self, files: Iterable[DataFile]) -> None:
+        """Remove files that no snapshot refers to."""
+        for file in files:
+            self.io.delete(file.file_path)
+
+    def _write_one(self, rows: pyarrow.Table, key: PartitionKey | None) -> DataFile:
+        locations = load_location_provider(self.metadata.location, self.metadata.properties)
+        path = locations.new_data_location(f"{uuid.uuid4()}.parquet", key)
+        encoded = self._encoded(rows)
+        statistics = self._statistics(encoded)
+        with self.io.new_output(path).create() as out:
+            out.write(encoded)
+        if in_order(self._read_back(path)).columns != in_order(rows).columns:
+            self.io.delete(path)
+            raise DataFileDiffers(f"{path} was written and reads back as something else. It was removed again.")
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=key.partition if key is not None else Record(),
+            file_size_in_bytes=len(encoded),
+            sort_order_id=None,
+            spec_id=self.metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics,
+        )
+
+    def _statistics(self, encoded: bytes) -> dict[str, Any]:
+        schema = self.metadata.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            pyarrow.parquet.read_metadata(pyarrow.BufferReader(encoded)),
+            compute_statistics_plan(schema, self.metadata.properties),
+            parquet_path_to_id_mapping(schema),
+        )
+        return statistics.to_serialized_dict()
+
+    def _encoded(self, rows: pyarrow.Table) -> bytes:
+        codec = self.metadata.properties.get(CODEC_PROPERTY, "zstd")
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(
+            rows,
+            sink,
+            compression="none" if codec == "uncompressed" else codec,
+            compression_level=FAST_ZSTD if codec == "zstd" else None,
+            use_dictionary=repetitive_columns(rows),
+            write_page_checksum=True,
+            write_page_index=True,
+            store_decimal_as_integer=True,  # as the Iceberg specification wants it
+        )
+        encoded: bytes = sink.getvalue().to_pybytes()
+        return encoded
+
+    def _read_back(self, path: str) -> pyarrow.Table:
+        with self.io.new_input(path).open() as stored:
+            content = stored.read()
+        return pyarrow.parquet.read_table(pyarrow.BufferReader(content), page_checksum_verification=True)
+
+    def _partitions(self, rows: pyarrow.Table) -> Iterator[tuple[PartitionKey | None, pyarrow.Table]]:
+        """The rows of each partition, in their order."""
+        spec, schema = self.metadata.spec(), self.metadata.schema()
+        if spec.is_unpartitioned():
+            yield None, rows
+            return
+        values = []
+        for field in spec.fields:
+            kind = schema.find_field(field.source_id).field_type
+            column = rows[schema.find_column_name(field.source_id)].combine_chunks()
+            values.append(field.transform.pyarrow_transform(kind)(column))
+        codes = numpy.zeros(rows.num_rows, numpy.int64)
+        for value in values:
+            encoded = value.dictionary_encode("encode")
+            codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
+        distinct, first = numpy.unique(codes, return_index=True)
+        if len(distinct) > 1:
+            order = numpy.argsort(codes, kind="stable")
+            rows = rows.take(pyarrow.array(order))
+            starts = numpy.searchsorted(codes[order], distinct)
+        else:
+            starts = numpy.zeros(1, numpy.int64)
+        for start, end, place in zip(starts, [*starts[1:], rows.num_rows], first, strict=True):
+            chosen = [
+                PartitionFieldValue(field, value[int(place)].as_py())
+                for field, value in zip(spec.fields, values, strict=True)
+            ]
+            yield PartitionKey(chosen, spec, schema), rows.slice(start, end - start)
+
+
+def repetitive_columns(rows: pyarrow.Table) -> list[str]:
+    """Columns for which a dictionary is worth its while, judged by some of the rows."""
+    step = max(1, rows.num_rows // SAMPLE_ROWS)
+    sample = rows.take(pyarrow.array(numpy.arange(0, rows.num_rows, step))) if step > 1 else rows
+    found = []
+    for field in rows.schema:
+        if pyarrow.types.is_nested(field.type) or pyarrow.types.is_boolean(field.type):
+            continue
+        if len(sample[field.name].unique()) <= sample.num_rows * REPEATED:
+            found.append(field.name)
+    return found
+
+
+def append(table: "Table", branch: str, files: Iterable[DataFile], properties: Mapping[str, str]) -> int:
+    """Commit data files to a branch; returns the new snapshot."""
+    with (
+        table.transaction() as transaction,
+        transaction.update_snapshot(snapshot_properties=dict(properties), branch=branch).fast_append() as append_to,
+    ):
+        for file in files:
+            append_to.append_data_file(file)
+    snapshot = table.snapshot_by_name(branch)
+    if snapshot is None:
+        raise CompactionError(f"files were added to {'.'.join(table.name())}, but branch {branch} has no snapshot.")
+    return snapshot.snapshot_id

@@ -1,0 +1,115 @@
+"""Rows of an Iceberg table, read by Arrow in this process: for little work, and as a second reader beside Spark.
+
+Files are planned by PyIceberg, and so is the projection to the table's columns. Only the position deletes are
+applied here, all of a file's at once: PyIceberg does it batch by batch in Python, which takes longer than reading.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy
+import pyarrow
+from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+from pyiceberg.io.pyarrow import ArrowScan, _read_deletes
+from pyiceberg.table import FileScanTask
+
+from compaction_platform.lake.errors import CompactionError
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+Found = TypeVar("Found")
+
+
+class NotReadable(CompactionError):
+    """The table holds what PyIceberg cannot read; Spark can."""
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of one snapshot for which a filter holds."""
+
+    table: "Table"
+    snapshot_id: int | None
+    row_filter: BooleanExpression
+
+    @cached_property
+    def files(self) -> tuple[FileScanTask, ...]:
+        if self.snapshot_id is None:
+            return ()
+        try:
+            return tuple(self.table.scan(self.row_filter, snapshot_id=self.snapshot_id).plan_files())
+        except (TypeError, ValueError) as cannot:  # no order among missing values; equality deletes
+            raise NotReadable(f"{'.'.join(self.table.name())}: {cannot}") from cannot
+
+    @property
+    def rows_at_most(self) -> int:
+        """The number of rows, deleted ones included."""
+        return sum(task.file.record_count for task in self.files)
+
+    def count(self) -> int:
+        """The number of rows. Data files are opened only where a filter may hold for a part of one."""
+        whole = [task for task in self.files if _is_wanted_whole(task)]
+        cut = [task for task in self.files if not _is_wanted_whole(task)]
+        first = self.table.schema().column_names[:1]
+        rows = sum(int(task.file.record_count) - len(self._deleted.get(task.file.file_path, ())) for task in whole)
+        return rows + sum(int(self._read(task, first).num_rows) for task in cut)
+
+    def each(self, look: Callable[["FileRows"], Found]) -> Iterator[Found]:
+        """What `look` finds in each file, several at a time, small ones first. Whoever has heard enough may stop."""
+        smallest_first = sorted(self.files, key=lambda task: task.file.file_size_in_bytes)
+        pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        try:
+            yield from pool.map(lambda task: look(FileRows(self, task)), smallest_first)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    @cached_property
+    def _deleted(self) -> dict[str, Any]:
+        """Positions of deleted rows, by data file."""
+        delete_files = {file.file_path: file for task in self.files for file in task.delete_files}
+        positions: dict[str, list[Any]] = {}
+        with ThreadPoolExecutor(8) as pool:
+            for found in pool.map(lambda file: _read_deletes(self.table.io, file), delete_files.values()):
+                for path, places in found.items():
+                    positions.setdefault(path, []).append(numpy.asarray(places))
+        return {path: numpy.unique(numpy.concatenate(places)) for path, places in positions.items()}
+
+    def _read(self, task: FileScanTask, columns: Sequence[str]) -> pyarrow.Table:
+        schema = self.table.schema().select(*columns)
+        if not _is_wanted_whole(task):
+            return ArrowScan(self.table.metadata, self.table.io, schema, self.row_filter).to_table([task])
+        everything = ArrowScan(self.table.metadata, self.table.io, schema, AlwaysTrue())
+        rows = everything.to_table([FileScanTask(task.file)])
+        if rows.num_rows != task.file.record_count:
+            raise CompactionError(
+                f"{task.file.file_path} has {rows.num_rows} rows, the table's metadata says {task.file.record_count}."
+            )
+        if (deleted := self._deleted.get(task.file.file_path)) is None:
+            return rows
+        there = numpy.ones(rows.num_rows, dtype=bool)
+        there[deleted] = False
+        return rows.filter(pyarrow.array(there))
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows that are left in one data file."""
+
+    of: TableRows
+    task: FileScanTask
+
+    @property
+    def path(self) -> str:
+        return self.task.file.file_path
+
+    def read(self, columns: Sequence[str]) -> pyarrow.Table:
+        return self.of._read(self.task, columns)
+
+
+def _is_wanted_whole(task: FileScanTask) -> bool:
+    return isinstance(task.residual, AlwaysTrue)

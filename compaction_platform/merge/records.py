@@ -1,0 +1,154 @@
+"""What is written down about each hour: the manifest of its intake, and the receipt of its merge.
+
+Both are kept beside the lake's data under a hidden prefix. A manifest is named by its batch's digest and lists
+every file with its fate; a merge that comes later, and the sensor, find it there.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
+from compaction_platform.merge.rules import MergeRules, Places
+from compaction_platform.merge.staged_files import FileReport
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from compaction_platform.lake.settings import Settings
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What the intake found in one hour."""
+
+    hour: str
+    digest: str
+    files: tuple[FileReport, ...]
+
+    @property
+    def sound(self) -> tuple[FileReport, ...]:
+        return tuple(file for file in self.files if file.fate == "sound")
+
+    @property
+    def quarantined(self) -> tuple[FileReport, ...]:
+        return tuple(file for file in self.files if file.fate == "quarantined")
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    @property
+    def rejected(self) -> int:
+        return sum(file.rejected for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Manifest":
+        values = json.loads(text)
+        files = tuple(FileReport.from_json(json.dumps(file)) for file in values["files"])
+        return cls(values["hour"], values["digest"], files)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """An hour's batch was merged into this table (by uuid), which was then at this snapshot.
+
+    All of it is in the name, so that a listing tells.
+    """
+
+    digest: str
+    table: str
+    snapshot_id: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.digest}-{self.table}-{self.snapshot_id if self.snapshot_id is not None else 'none'}"
+
+    @classmethod
+    def from_name(cls, name: str) -> "Receipt":
+        digest, table, snapshot = name.split("-")
+        return cls(digest, table, None if snapshot == "none" else int(snapshot))
+
+
+def short_uuid(table: "Table") -> str:
+    return table.metadata.table_uuid.hex[:12]
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The manifests or receipts of one table, `<kind>/<hour>/<name>.json`."""
+
+    store: Objects
+    kind: str
+
+    def put(self, hour: str, name: str, text: str) -> None:
+        self.store.write(self._key(hour, name), text.encode())
+
+    def get(self, hour: str, name: str) -> str | None:
+        try:
+            return bytes(self.store.read(self._key(hour, name))).decode()
+        except ObjectMissing:
+            return None
+
+    def names(self, hour: str) -> list[str]:
+        """What is there for an hour, the latest first, by the store's clock."""
+        found = sorted(self.store.list(f"{self.kind}/{_as_path(hour)}"), key=lambda stored: stored.last_modified)
+        return [stored.key.rsplit("/", 1)[-1].removesuffix(".json") for stored in reversed(found)]
+
+    def all(self) -> dict[str, list[str]]:
+        """The names of every hour."""
+        found: dict[str, list[str]] = {}
+        for stored in self.store.list(self.kind):
+            path, _, name = stored.key.rpartition("/")
+            hour = path.rpartition("/")[-1]
+            found.setdefault(f"{hour[:-2]}:{hour[-2:]}", []).append(name.removesuffix(".json"))
+        return found
+
+    def _key(self, hour: str, name: str) -> str:
+        return f"{self.kind}/{_as_path(hour)}/{name}.json"
+
+
+def _as_path(hour: str) -> str:
+    return hour.replace(":", "")
+
+
+def manifests_of(places: Places, settings: "Settings") -> Shelf:
+    return Shelf(Objects.at(places.state, settings), "intake")
+
+
+def receipts_of(places: Places, settings: "Settings") -> Shelf:
+    return Shelf(Objects.at(places.state, settings), "merged")
+
+
+def staged_files(rules: MergeRules, places: Places, settings: "Settings") -> Iterator[StagedFile]:
+    """Every data file in the staging area, with the store's own time of arrival."""
+    for stored in Objects.at(places.staging, settings).list():
+        if is_data(stored.key, rules.glob):
+            yield StagedFile(stored.key, stored.size, stored.etag, stored.last_modified)
+
+
+def staged_batches(rules: MergeRules, places: Places, settings: "Settings", hours: Iterable[str]) -> list[Batch]:
+    """What is staged for these hours now; an hour in which nothing arrived has an empty batch."""
+    wanted = set(hours)
+    found = batches(file for file in staged_files(rules, places, settings) if file.hour in wanted)
+    return [found.get(hour, Batch(hour, ())) for hour in sorted(wanted)]
+
+
+def batch_of(manifest: Manifest) -> Batch:
+    """The sound files of an earlier intake."""
+    return Batch(
+        manifest.hour,
+        tuple(
+            StagedFile(file.key, file.size, file.etag, datetime.fromisoformat(file.arrived)) for file in manifest.sound
+        ),
+    )
