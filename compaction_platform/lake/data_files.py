@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyarrow
 import pyarrow.parquet
-from pyiceberg.io import load_file_io
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -20,16 +19,18 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
-from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.typedef import Record
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import in_order
+from compaction_platform.lake.objects import Objects
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+
+    from compaction_platform.lake.settings import Settings
 
 CODEC_PROPERTY = "write.parquet.compression-codec"
 FAST_ZSTD = 1
@@ -50,13 +51,13 @@ class DataFiles:
     """Where and how data files of one table are written."""
 
     metadata: "TableMetadata"
-    io: "FileIO"
+    store: Objects
 
     @classmethod
-    def of(cls, table: "Table") -> "DataFiles":
-        # The table's own FileIO may hold on to the catalog's connection, which cannot travel.
-        properties = {name: value for name, value in table.io.properties.items() if isinstance(value, str)}
-        return cls(table.metadata, load_file_io(properties, table.location()))
+    def of(cls, table: "Table", settings: "Settings") -> "DataFiles":
+        place = load_location_provider(table.location(), table.properties).data_path
+        # (PyIceberg's own file system leaves empty "directory" objects behind when it deletes.)
+        return cls(table.metadata, Objects.at(place.replace("s3a://", "s3://"), settings))
 
     def write(self, rows: pyarrow.Table) -> list[DataFile]:
         """A verified file for each partition these rows belong to."""
@@ -76,18 +77,23 @@ class DataFiles:
 
     def discard(self, files: Iterable[DataFile]) -> None:
         """Remove files that no snapshot refers to."""
-        for file in files:
-            self.io.delete(file.file_path)
+        self.store.delete(self._key(file.file_path) for file in files)
+
+    def _key(self, path: str) -> str:
+        """The file's name inside the table's place for data."""
+        return path.removeprefix(f"{self._locations.data_path}/")
+
+    @property
+    def _locations(self) -> LocationProvider:
+        return load_location_provider(self.metadata.location, self.metadata.properties)
 
     def _write_one(self, rows: pyarrow.Table, key: PartitionKey | None) -> DataFile:
-        locations = load_location_provider(self.metadata.location, self.metadata.properties)
-        path = locations.new_data_location(f"{uuid.uuid4()}.parquet", key)
+        path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", key)
         encoded = self._encoded(rows)
         statistics = self._statistics(encoded)
-        with self.io.new_output(path).create() as out:
-            out.write(encoded)
+        self.store.write(self._key(path), encoded)
         if in_order(self._read_back(path)).columns != in_order(rows).columns:
-            self.io.delete(path)
+            self.store.delete([self._key(path)])
             raise DataFileDiffers(f"{path} was written and reads back as something else. It was removed again.")
         return DataFile.from_args(
             content=DataFileContent.DATA,
@@ -128,8 +134,7 @@ class DataFiles:
         return encoded
 
     def _read_back(self, path: str) -> pyarrow.Table:
-        with self.io.new_input(path).open() as stored:
-            content = stored.read()
+        content = pyarrow.py_buffer(self.store.read(self._key(path)))
         return pyarrow.parquet.read_table(pyarrow.BufferReader(content), page_checksum_verification=True)
 
     def _partitions(self, rows: pyarrow.Table) -> Iterator[tuple[PartitionKey | None, pyarrow.Table]]:

@@ -1,7 +1,8 @@
 """Rows of an Iceberg table, read by Arrow in this process: for little work, and as a second reader beside Spark.
 
-Files are planned by PyIceberg, and so is the projection to the table's columns. Only the position deletes are
-applied here, all of a file's at once: PyIceberg does it batch by batch in Python, which takes longer than reading.
+PyIceberg plans the files, and reads those whose columns are not what the table's are now. The others are read
+directly, with page checksums, and position deletes are applied to a whole file at once: PyIceberg does it batch by
+batch in Python, which takes longer than reading.
 """
 
 import os
@@ -13,13 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy
 import pyarrow
+import pyarrow.parquet
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import ArrowScan, _read_deletes
 from pyiceberg.table import FileScanTask
 
+from compaction_platform.lake.canonical import canonical_type
+from compaction_platform.lake.columns import arrow_schema
 from compaction_platform.lake.errors import CompactionError
 
 if TYPE_CHECKING:
+    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 Found = TypeVar("Found")
@@ -81,10 +86,15 @@ class TableRows:
 
     def _read(self, task: FileScanTask, columns: Sequence[str]) -> pyarrow.Table:
         schema = self.table.schema().select(*columns)
+        wanted = arrow_schema(schema)
         if not _is_wanted_whole(task):
-            return ArrowScan(self.table.metadata, self.table.io, schema, self.row_filter).to_table([task])
-        everything = ArrowScan(self.table.metadata, self.table.io, schema, AlwaysTrue())
-        rows = everything.to_table([FileScanTask(task.file)])
+            part = ArrowScan(self.table.metadata, self.table.io, schema, self.row_filter)
+            return part.to_table([task]).select(columns).cast(wanted)
+        rows = self._read_directly(task.file.file_path, schema)
+        if rows is None:
+            everything = ArrowScan(self.table.metadata, self.table.io, schema, AlwaysTrue())
+            rows = everything.to_table([FileScanTask(task.file)])
+        rows = rows.select(columns).cast(wanted)
         if rows.num_rows != task.file.record_count:
             raise CompactionError(
                 f"{task.file.file_path} has {rows.num_rows} rows, the table's metadata says {task.file.record_count}."
@@ -94,6 +104,21 @@ class TableRows:
         there = numpy.ones(rows.num_rows, dtype=bool)
         there[deleted] = False
         return rows.filter(pyarrow.array(there))
+
+    def _read_directly(self, path: str, schema: "Schema") -> pyarrow.Table | None:
+        """All rows of a file that has these columns just as the table has them."""
+        with self.table.io.new_input(path).open() as stored:
+            file = pyarrow.parquet.ParquetFile(stored, pre_buffer=True, page_checksum_verification=True)
+            there = {column.name: column for column in file.schema_arrow}
+            for field, wanted in zip(schema.fields, arrow_schema(schema), strict=True):
+                found = there.get(wanted.name)
+                if found is None or canonical_type(found.type) != canonical_type(wanted.type):
+                    return None
+                if (found.metadata or {}).get(b"PARQUET:field_id") != str(field.field_id).encode():
+                    return None
+                if pyarrow.types.is_nested(wanted.type):
+                    return None  # what is inside has identities of its own
+            return file.read(columns=schema.column_names)
 
 
 @dataclass(frozen=True)

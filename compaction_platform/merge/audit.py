@@ -61,7 +61,8 @@ class AuditFailed(CompactionError):
 def hashes_without(rules: MergeRules, rows: TableRows, staged: Array) -> Array | None:
     """The hashes of these rows' keys; None as soon as one of them is staged."""
     found = [numpy.empty(0, numpy.uint64)]
-    for hashes in rows.each(lambda file: key_hashes(file.read(rules.key), rules.key)):
+    # (looked up in their order: many times as fast as in any other)
+    for hashes in rows.each(lambda file: numpy.sort(key_hashes(file.read(rules.key), rules.key))):
         if _among(hashes, staged).any():
             return None
         found.append(hashes)
@@ -102,7 +103,7 @@ def audit_of_merged(
         if not is_staged.any():
             return hashes, None
         whole = file.read([*rules.key, *names]).filter(pyarrow.array(is_staged))
-        return hashes, whole.select(staged.column_names).cast(staged.schema)
+        return hashes, whole.select(staged.column_names)
 
     found = list(after.each(look))
     hashes = numpy.sort(numpy.concatenate([part for part, _ in found])) if found else numpy.empty(0, numpy.uint64)

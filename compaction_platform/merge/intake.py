@@ -63,11 +63,11 @@ class TakenIn:
         if self.frame is not None:
             self.frame.unpersist()
 
-    def discard(self, table: "Table") -> None:
+    def discard(self, table: "Table", settings: "Settings") -> None:
         """The rows will not be merged."""
         self.release()
         if self.landed is not None:
-            DataFiles.of(table).discard(self.landed.files)
+            DataFiles.of(table, settings).discard(self.landed.files)
 
     def manifest(self, batch: Batch) -> Manifest:
         """The manifest of one of the batches. A file that changed while it was read belongs to a later hour."""
@@ -113,7 +113,7 @@ class Intake:
             reading = replace(reading, fetched={})
             if rows_for == "comparison":
                 return self._kept_by_spark(reading, files)
-            return self._landed(reading, files, DataFiles.of(table) if rows_for == "merge" else None)
+            return self._landed(reading, files, DataFiles.of(table, self.settings) if rows_for == "merge" else None)
         return self._here(reading, files)
 
     def _columns_for(
@@ -172,7 +172,8 @@ class Intake:
         landing = Landing(self.rules, reading, data_files)
         parts: list[Landed] = []
         try:
-            parts.extend(self._land(landing, _groups(files, self.spread.slots)))
+            for part in self._land(landing, _groups(files, self.spread.slots)):
+                parts.append(part)
         except BaseException:
             if data_files is not None:
                 data_files.discard(file for part in parts for file in part.files)
@@ -190,14 +191,15 @@ class Intake:
         that killed it is set aside as it is."""
         done = 0
         total = sum(len(group) for group in groups)
+        failed: list[str] = []
         for outcome in self.spread.run(landing.land, groups, weight=_size, in_driver=False):
             group = outcome.item
             if outcome.value is not None:
                 done += len(group)
                 self.say(f"read {done} of {total} files")
                 yield outcome.value
-            elif not outcome.worker_died:
-                raise CompactionError(f"{group[0].key} and {len(group) - 1} more files: {outcome.error}")
+            elif not outcome.worker_died:  # the others are heard all the same: they may have left files
+                failed.append(f"{group[0].key} and {len(group) - 1} more files: {outcome.error}")
             elif len(group) == 1:
                 self.say(f"{group[0].key} killed the process that read it; it is set aside")
                 yield Landed((landing.reading.set_aside_unread(group[0], outcome.error or ""),))
@@ -206,6 +208,8 @@ class Intake:
                     f"the process that read {group[0].key} and {len(group) - 1} more files died; reading one by one"
                 )
                 yield from self._land(landing, [[file] for file in group])
+        if failed:
+            raise CompactionError(f"files could not be read, and nothing was merged. {failed[0]}")
 
     def _kept_by_spark(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
         """Much work of which nothing may be left behind: Spark keeps the rows, on its local disk, so that the files

@@ -131,7 +131,7 @@ class MergeRun:
         taken = intake.take_in(files, table, rows_for)
         changed = [report for report in taken.reports if report.fate != "sound"]
         if strict and changed:
-            taken.discard(table)
+            taken.discard(table, self.settings)
             raise StagingChanged(
                 f"{len(changed)} files are not what the intake saw any more, the first: {changed[0].key} "
                 f"({changed[0].reason}). Nothing was merged. Materialize bronze and silver together."

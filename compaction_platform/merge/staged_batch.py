@@ -116,7 +116,7 @@ class HeldBatch(StagedBatch):
         return {**FEW_ROWS, "spark.sql.shuffle.partitions": str(self.slots)}
 
     def data_files(self, table: "Table") -> "list[DataFile]":
-        return DataFiles.of(table).write(self.rows)
+        return DataFiles.of(table, self.settings).write(self.rows)
 
 
 class _LargeBatch(StagedBatch):
@@ -203,7 +203,7 @@ class LandedBatch(_LargeBatch):
     def close(self) -> None:
         super().close()
         if not self.referred_to:
-            DataFiles.of(self.table).discard(self.landed.files)
+            DataFiles.of(self.table, self.settings).discard(self.landed.files)
         if self.branch is not None:
             self.table.refresh()
             drop_branch(self.table, self.branch)

@@ -111,15 +111,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     scene: Scene, lake: EmbeddedLake, point: str, is_published: bool
 ) -> None:
     main = scene.main()
-    killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        input=pickle.dumps((scene.rules, scene.hour(1), point)),
-        env=lake.isolated_environment(os.environ),
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    kill_a_merge(scene, lake, 1, point)
     assert (scene.main() != main) == is_published
     if not is_published:
         scene.check()  # readers see the table as it was
@@ -128,6 +120,27 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     scene.check()
     assert outcome.merged.published is not is_published
     assert (scene.main() == snapshot) == is_published
+
+
+@pytest.mark.parametrize("point", ["after the merge into the branch", "before publishing"])
+def test_a_run_that_is_killed_while_it_appends_new_keys(scene: Scene, lake: EmbeddedLake, point: str) -> None:
+    scene.stage("new.parquet", [event(f"new {number}") for number in range(20)], 2)
+    kill_a_merge(scene, lake, 2, point)
+    scene.check()
+    assert scene.merge(2).merged.inserted == 20
+    scene.check()
+
+
+def kill_a_merge(scene: Scene, lake: EmbeddedLake, hour: int, point: str) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        input=pickle.dumps((scene.rules, scene.hour(hour), point)),
+        env=lake.isolated_environment(os.environ),
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
 
 
 # ---------------------------------------------------------------- other writers
