@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
 
 from compaction_platform.lake.names import quoted
 
@@ -31,7 +32,16 @@ def drop_branch(table: "Table", branch: str) -> None:
 def publish_branch(table: "Table", branch: str, base: int | None) -> None:
     """Move main to the branch and drop the branch, in one commit that fails if main is not at `base` any more."""
     table.refresh()
-    if table.metadata.current_snapshot_id != base:
-        raise CommitFailedException("main moved")
-    result = table.metadata.refs[branch].snapshot_id
-    table.manage_snapshots().set_current_snapshot(result).remove_branch(branch).commit()
+    main, result = table.metadata.refs.get(MAIN_BRANCH), table.metadata.refs[branch].snapshot_id
+    kept = main.model_dump(include={"max_ref_age_ms", "max_snapshot_age_ms", "min_snapshots_to_keep"}) if main else {}
+    table.catalog.commit_table(
+        table,
+        (
+            AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=base),
+            AssertRefSnapshotId(ref=branch, snapshot_id=result),
+        ),
+        (
+            SetSnapshotRefUpdate(ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, snapshot_id=result, **kept),
+            RemoveSnapshotRefUpdate(ref_name=branch),
+        ),
+    )

@@ -1,16 +1,27 @@
 """What all declarations share: a mistake in YAML is reported with its file and line."""
 
 import re
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import dagster as dg
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 
 from compaction_platform.lake.errors import CompactionError
 
 
 class DeclarationInvalid(CompactionError):
     """A declaration says something it cannot mean."""
+
+
+def _checked_cron(value: str) -> str:
+    try:
+        dg.ScheduleDefinition(name="checked", job_name="any", cron_schedule=value)
+    except dg.DagsterInvalidDefinitionError:
+        raise ValueError(f"{value!r} is not a cron expression, such as `0 6 * * *` for six o'clock") from None
+    return value
+
+
+Cron = Annotated[str, AfterValidator(_checked_cron)]
 
 
 class Declaration(dg.Component, dg.Model, dg.Resolvable):

@@ -9,7 +9,7 @@ import pyarrow
 from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.lake.columns import arrow_schema
-from compaction_platform.lake.declaration import Declaration
+from compaction_platform.lake.declaration import Cron, Declaration
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.names import NameInvalid, checked_identifier
@@ -187,7 +187,7 @@ class MergedTable(Declaration):
         Duration, Field(description="How long after an hour's end to wait for files that show up late.")
     ] = "10m"
     schedule: Annotated[
-        str | None, Field(description="A cron such as `0 6 * * *`, instead of the sensor. Times are UTC.")
+        Cron | None, Field(description="A cron such as `0 6 * * *`, instead of the sensor. Times are UTC.")
     ] = None
     freshness: Annotated[Freshness | None, Field(description="How old the newest event may be.")] = None
 

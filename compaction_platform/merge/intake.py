@@ -170,15 +170,14 @@ class Intake:
     def _landed(self, reading: Reading, files: Sequence[StagedFile], data_files: DataFiles | None) -> TakenIn:
         """Much work: Spark tasks read the files and, if asked to, write the rows where they will stay."""
         landing = Landing(self.rules, reading, data_files)
-        parts: list[Landed] = []
+        landed = Landed(())
         try:
             for part in self._land(landing, _groups(files, self.spread.slots)):
-                parts.append(part)
+                landed = together([landed, part])
         except BaseException:
             if data_files is not None:
-                data_files.discard(file for part in parts for file in part.files)
+                data_files.discard(landed.files)
             raise
-        landed = together(parts)
         if landed.unwritable and data_files is not None:
             self.say("there are moments outside the calendar; Spark keeps the rows instead")
             data_files.discard(landed.files)

@@ -24,7 +24,8 @@ from compaction_platform.merge.staged_files import FileReport, Reading
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
-WRITTEN_AT_ONCE_BYTES = 192 << 20
+WRITTEN_AT_ONCE_BYTES = 96 << 20  # of decoded rows; a task takes several times as much
+MOST_HASHES = 20_000_000  # of keys, in one process: 8 bytes for each
 UNIT_MICROSECONDS = {"hour": 3_600_000_000, "day": 86_400_000_000}
 
 Partitions = list[tuple[Any, ...]]  # see sql.partitions_of; the last value is a number of rows
@@ -32,7 +33,10 @@ Partitions = list[tuple[Any, ...]]  # see sql.partitions_of; the last value is a
 
 @dataclass(frozen=True)
 class Landed:
-    """What some files became. `partitions` is None where only Spark knows the calendar well enough."""
+    """What some files became.
+
+    `partitions` is None where only Spark knows the calendar well enough, `hashes` where there are too many to hold.
+    """
 
     reports: tuple[FileReport, ...]
     files: tuple["DataFile", ...] = ()
@@ -92,12 +96,13 @@ def together(parts: Iterable[Landed]) -> Landed:
     for part in parts:
         for *values, count in part.partitions or ():
             counts[tuple(values)] += count
+    rows = sum(file.record_count for part in parts for file in part.files)
     hashes = [part.hashes for part in parts if part.hashes is not None]
     return Landed(
         tuple(report for part in parts for report in part.reports),
         tuple(file for part in parts for file in part.files),
         None if any(part.partitions is None for part in parts) else [(*values, n) for values, n in counts.items()],
-        numpy.concatenate(hashes) if hashes else None,
+        numpy.concatenate(hashes) if hashes and rows == sum(map(len, hashes)) <= MOST_HASHES else None,
         any(part.unwritable for part in parts),
     )
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 5
 SHOWN_ROWS = 20
-ROWS_READ_HERE = 20_000_000  # of touched partitions, by this process instead of Spark: seconds, and 8 bytes for each
+ROWS_READ_HERE = 20_000_000  # of touched partitions, by this process instead of Spark: a few seconds
 # What Spark says when Iceberg's own attempts to commit are used up. (SeaweedFS calls a lost race a bad request.)
 CONFLICT_SIGNS = ("CommitFailedException", "CommitStateUnknownException", "last sequence number")
 BATCHES_PROPERTY = "compaction.batches"

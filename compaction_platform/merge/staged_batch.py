@@ -168,8 +168,9 @@ class LandedBatch(_LargeBatch):
         self.landed, self.table = landed, table
         self.referred_to = False
         self.branch: str | None = None
-        hashes = numpy.sort(landed.hashes) if landed.hashes is not None else None
-        self.key_hashes = None if hashes is None or has_doubles(hashes) else hashes
+        if landed.hashes is not None:
+            landed.hashes.sort()
+            self.key_hashes = None if has_doubles(landed.hashes) else landed.hashes
         size = sum(file.file_size_in_bytes for file in landed.files)
         few = len(landed.files) <= FILES_FOR_EACH_PARTITION * len({file.partition for file in landed.files})
         self.makes_good_files = few or size >= len(landed.files) * GOOD_FILE_BYTES

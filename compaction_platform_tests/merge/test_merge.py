@@ -292,6 +292,18 @@ def test_an_hour_without_a_single_sound_row_is_merged_as_nothing(scene: Scene) -
     assert len(outcome.manifests[scene.hour(0)].quarantined) == 1
 
 
+def test_how_long_snapshots_are_kept_stays_as_it_was_set(scene: Scene) -> None:
+    scene.stage("a.parquet", [event("a")])
+    scene.merge(0)
+    scene.sql("ALTER TABLE {table} CREATE OR REPLACE BRANCH main RETAIN 9 DAYS WITH SNAPSHOT RETENTION 7 SNAPSHOTS")
+    before = scene.table().metadata.refs["main"]
+    scene.stage("b.parquet", [event("b")], 1)
+    scene.merge(1)
+    after = scene.table().metadata.refs["main"]
+    assert after.snapshot_id != before.snapshot_id
+    assert after.min_snapshots_to_keep == before.min_snapshots_to_keep == 7
+
+
 def test_a_table_that_rewrites_files_is_refused_with_what_to_do(scene: Scene) -> None:
     scene.stage("a.parquet", [event("a")])
     scene.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.merge.mode'='copy-on-write')")
