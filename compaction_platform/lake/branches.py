@@ -45,3 +45,4 @@ def publish_branch(table: "Table", branch: str, base: int | None) -> None:
             RemoveSnapshotRefUpdate(ref_name=branch),
         ),
     )
+    table.refresh()

@@ -86,15 +86,16 @@ class TableRows:
 
     def _read(self, task: FileScanTask, columns: Sequence[str]) -> pyarrow.Table:
         schema = self.table.schema().select(*columns)
-        wanted = arrow_schema(schema)
+        types = arrow_schema(schema)
+        wanted = pyarrow.schema([types.field(name) for name in columns])
         if not _is_wanted_whole(task):
             part = ArrowScan(self.table.metadata, self.table.io, schema, self.row_filter)
-            return part.to_table([task]).select(columns).cast(wanted)
+            return part.to_table([task]).select(list(columns)).cast(wanted)
         rows = self._read_directly(task.file.file_path, schema)
         if rows is None:
             everything = ArrowScan(self.table.metadata, self.table.io, schema, AlwaysTrue())
             rows = everything.to_table([FileScanTask(task.file)])
-        rows = rows.select(columns).cast(wanted)
+        rows = rows.select(list(columns)).cast(wanted)
         if rows.num_rows != task.file.record_count:
             raise CompactionError(
                 f"{task.file.file_path} has {rows.num_rows} rows, the table's metadata says {task.file.record_count}."

@@ -23,6 +23,7 @@ import pyarrow.parquet
 from compaction_platform.lake.canonical import is_list
 from compaction_platform.lake.columns import TypeUnsupported, converted, holds, iceberg_type
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.footers import fetch_footer
 from compaction_platform.lake.names import checked_identifier
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.merge.plan import StagedFile
@@ -31,7 +32,6 @@ from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, OnNewColumn
 HELD_IN_MEMORY_BYTES = 64 << 20
 DOWNLOAD_PIECE_BYTES = 16 << 20
 ROWS_PER_BATCH = 1 << 16
-FOOTER_GUESS_BYTES = 1 << 16
 
 Fate = Literal["sound", "quarantined", "changed"]
 
@@ -261,21 +261,9 @@ def _by_lower_name(file: pyarrow.Schema) -> dict[str, str]:
 def survey(staging: Objects, file: StagedFile, held: bytes | None = None) -> pyarrow.Schema | None:
     """The columns a file claims to have; None if it cannot even say that: reading it whole will tell why."""
     try:
-        return _schema(held if held is not None else _footer(staging, file))
+        return _schema(held if held is not None else fetch_footer(staging, file.key, file.size, file.etag))
     except (FileUnfit, pyarrow.ArrowException, OSError, ValueError, ObjectChanged, ObjectMissing):
         return None
-
-
-def _footer(staging: Objects, file: StagedFile) -> bytes:
-    """The end of a Parquet file: all that is needed to know its columns."""
-    if file.size == 0:
-        return b""
-    start = max(0, file.size - FOOTER_GUESS_BYTES)
-    tail = bytes(staging.read_range(file.key, start, file.size, file.etag))
-    length = int.from_bytes(tail[-8:-4], "little") + 8
-    if len(tail) < length <= file.size:
-        tail = bytes(staging.read_range(file.key, file.size - length, file.size, file.etag))
-    return tail
 
 
 def _schema(source: Any) -> pyarrow.Schema:

@@ -69,7 +69,7 @@ def test_the_staging_area_becomes_a_glue_table_where_there_is_glue(project: Path
         ({"table.columns": [{"name": "_staged_file", "type": "string"}]}, "the platform's own"),
         ({"source.first_hour": "yesterday"}, "'yesterday' is not an hour"),
         ({"shedule": "0 6 * * *"}, "shedule"),
-        ({"schedule": "at six"}, "schedule: 'at six' is not a cron expression"),
+        ({"schedule": "at six"}, "'at six' is not a cron expression"),
     ],
 )
 def test_mistakes_are_named(project: Path, change: dict[str, Any], complaint: str) -> None:
