@@ -2,11 +2,12 @@
 
 import contextlib
 import errno
+import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
 
 if TYPE_CHECKING:
+    from compaction_platform.compact.run import CompactRun
     from compaction_platform.local.embedded import EmbeddedLake
     from compaction_platform.local.state import StateDirectory
 
@@ -143,6 +145,73 @@ def status() -> None:
         raise typer.Exit(1)
     console.print(_addresses(state))
     console.print(f"run by process {owner.pid}")
+
+
+Uri = Annotated[str, typer.Argument(help="A directory: `s3://bucket/prefix` or a local path.")]
+TargetMb = Annotated[int, typer.Option(min=1, help="Size of the files to make, in MB.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@app.command()
+def plan(uri: Uri, target_mb: TargetMb = 128, as_json: AsJson = False) -> None:
+    """Show which small Parquet files in a directory would become which large ones. Changes nothing."""
+    from compaction_platform.compact.show import plan_as_json, plan_as_table
+
+    planned, before = _compact_run(uri, target_mb).plan()
+    if as_json:
+        typer.echo(json.dumps(plan_as_json(planned, before), indent=1))
+    else:
+        console.print(plan_as_table(planned, before))
+
+
+@app.command()
+def compact(
+    uri: Uri,
+    target_mb: TargetMb = 128,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make few large Parquet files of many small ones; the originals go once the new file is there."""
+    from compaction_platform.compact.show import report_as_json, report_as_table
+
+    if dry_run:
+        plan(uri, target_mb, as_json)
+        return
+    with _stoppable(), contextlib.ExitStack() as until_done:
+        run = _compact_run(uri, target_mb, until_done, (lambda text: None) if as_json else console.print)
+        report = run.run()
+    if as_json:
+        typer.echo(json.dumps(report_as_json(report), indent=1))
+    else:
+        console.print(report_as_table(report))
+    if report.failed or report.not_removed:
+        raise typer.Exit(1)
+
+
+def _compact_run(
+    uri: str,
+    target_mb: int,
+    until_done: contextlib.ExitStack | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> "CompactRun":
+    from compaction_platform.compact.plan import MB, Policy
+    from compaction_platform.compact.run import CompactRun, Directory
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.spark import spark_session, task_slots
+    from compaction_platform.lake.spread import Spread
+
+    settings = load_settings()
+    target = target_mb * MB
+    policy = Policy(target, 2 * target, target * 3 // 4)
+
+    def spread() -> Spread:
+        if until_done is None:
+            return Spread(None, os.cpu_count() or 1)
+        session = until_done.enter_context(spark_session(settings))
+        return Spread(session, task_slots(session, settings))
+
+    place = uri if "://" in uri else str(Path(uri).resolve())
+    return CompactRun(Directory(place, policy), settings, spread, say)
 
 
 @app.command()

@@ -49,7 +49,7 @@ class MapOf:
 
 def parse(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
     """The structure that begins there, and where it ends."""
-    reader = _Reader(memoryview(data), start)
+    reader = _Reader(memoryview(data).cast("B"), start)
     try:
         return reader.struct(0), reader.place
     except (IndexError, struct.error) as cut_off:

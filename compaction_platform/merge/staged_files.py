@@ -24,6 +24,7 @@ from compaction_platform.lake.canonical import is_list
 from compaction_platform.lake.columns import TypeUnsupported, converted, holds, iceberg_type
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
+from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.names import checked_identifier
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.merge.plan import StagedFile
@@ -127,6 +128,9 @@ class Reading:
         """Decode everything once. Rows of a small file are kept; those of a large one are decoded again when
         they are asked for."""
         schema = _schema(source)
+        with _opened(source) as file:
+            if int96_columns(file.metadata) and (reason := why_not_exact(source)):
+                raise FileUnfit(reason)
         fit = fit_columns(schema, self.columns, self.required, self.on_new_column)
         report = replace(report, columns={each.name: str(each.type) for each in schema}, ignored=fit.ignored)
         rejects = _Rejects(self.output)

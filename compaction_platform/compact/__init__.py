@@ -1,0 +1,1 @@
+"""compact: a directory of small Parquet files becomes few large ones."""

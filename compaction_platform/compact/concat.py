@@ -1,0 +1,170 @@
+"""Row groups that are large already are copied byte for byte under a new footer: nothing is decoded to be written.
+
+Only offsets change: those of the row groups and columns, and those inside the offset indexes. Everything else in the
+inputs' footers is carried over as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+import pyarrow
+
+from compaction_platform.compact.inputs import Input, Unusable
+from compaction_platform.lake.thrift_compact import (
+    BINARY,
+    I16,
+    I64,
+    LIST,
+    STRUCT,
+    Field,
+    ListOf,
+    Struct,
+    parse,
+    serialize,
+)
+
+MAGIC = b"PAR1"
+LARGE_ROW_GROUP_BYTES = 8 << 20
+
+# Numbers of fields in parquet.thrift.
+SCHEMA, FILE_ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS, ENCRYPTION = 2, 3, 4, 5, 6, 7, 8
+COLUMNS, GROUP_ROWS, GROUP_OFFSET, GROUP_COMPRESSED, GROUP_ORDINAL = 1, 3, 5, 6, 7
+FILE_PATH, CHUNK_OFFSET, CHUNK_META, OFFSET_INDEX, OFFSET_INDEX_SIZE, COLUMN_INDEX, COLUMN_INDEX_SIZE = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+)
+CRYPTO = 8
+COMPRESSED, DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, BLOOM, BLOOM_SIZE = 7, 9, 10, 11, 14, 15
+PAGE_LOCATIONS, PAGE_OFFSET = 1, 1
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Where the bytes of one column of one row group were, and where they are now."""
+
+    input: Input = field(repr=False)
+    start: int
+    size: int
+    copied_to: int
+
+
+def footer_of(data: pyarrow.Buffer) -> Struct:
+    """The footer as plain values."""
+    length = int.from_bytes(data.slice(data.size - 8, 4).to_pybytes(), "little")
+    if not 0 < length <= data.size - 12:
+        raise Unusable("its footer has an impossible length")
+    footer, _ = parse(memoryview(data)[data.size - 8 - length : data.size - 8])
+    return footer
+
+
+def why_not(inputs: Sequence[Input]) -> str | None:
+    """Why these files cannot be joined like this; None if they can."""
+    first = footer_of(inputs[0].data)
+    for each in inputs:
+        footer = footer_of(each.data)
+        for number, what in ((SCHEMA, "schemas"), (COLUMN_ORDERS, "column orders"), (CREATED_BY, "writers")):
+            if _serialized(footer, number) != _serialized(first, number):
+                return f"{what} differ"
+        for group in footer.get_value(ROW_GROUPS).items:
+            size = group.get_value(GROUP_COMPRESSED) or sum(
+                chunk.get_value(CHUNK_META).get_value(COMPRESSED) for chunk in group.get_value(COLUMNS).items
+            )
+            if size < LARGE_ROW_GROUP_BYTES:
+                return f"row groups are small: one of {each.file.name} has {size / 1e6:.1f} MB"
+            for chunk in group.get_value(COLUMNS).items:
+                if chunk.get(FILE_PATH) or chunk.get(CRYPTO) or chunk.get(CHUNK_META) is None:
+                    return f"{each.file.name} keeps columns elsewhere, or encrypted"
+    return None
+
+
+def write(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes]) -> list[Chunk]:
+    """Copy all row groups, in order; returns where each piece went, to be verified."""
+    sink.write(MAGIC)
+    place = len(MAGIC)
+    chunks: list[Chunk] = []
+    groups: list[Struct] = []
+    indexes: list[tuple[Struct, Input, int]] = []
+    for each in inputs:
+        for group in footer_of(each.data).get_value(ROW_GROUPS).items:
+            group_start = place
+            for column in group.get_value(COLUMNS).items:
+                meta = column.get_value(CHUNK_META)
+                start = _start(meta)
+                size = meta.get_value(COMPRESSED)
+                sink.write(memoryview(each.data)[start : start + size])
+                chunks.append(Chunk(each, start, size, place))
+                _moved(column, meta, place - start)
+                indexes.append((column, each, place - start))
+                place += size
+            group.set_value(GROUP_OFFSET, I64, group_start)
+            if GROUP_ORDINAL in group:
+                group.set_value(GROUP_ORDINAL, I16, len(groups))
+            groups.append(group)
+    place = _copy_indexes(indexes, place, sink)
+    footer = footer_of(inputs[0].data)
+    footer.set_value(ROW_GROUPS, LIST, ListOf(STRUCT, groups))
+    footer.set_value(FILE_ROWS, I64, sum(group.get_value(GROUP_ROWS) for group in groups))
+    footer.set_value(KEY_VALUES, LIST, ListOf(STRUCT, [_key_value(*item) for item in metadata.items()]))
+    encoded = serialize(footer)
+    sink.write(encoded + len(encoded).to_bytes(4, "little") + MAGIC)
+    return chunks
+
+
+def _serialized(footer: Struct, number: int) -> bytes:
+    return serialize(Struct({number: footer[number]})) if number in footer else b""
+
+
+def _start(meta: Struct) -> int:
+    """The first byte of a column chunk. (Some writers say 0 for a dictionary page that is where data pages begin.)"""
+    places = [meta.get_value(number) for number in (DATA_PAGE, DICTIONARY_PAGE)]
+    return min(int(place) for place in places if place)
+
+
+def _moved(column: Struct, meta: Struct, by: int) -> None:
+    for number in (DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE):
+        if meta.get_value(number):
+            meta.set_value(number, I64, meta.get_value(number) + by)
+    for number in (BLOOM, BLOOM_SIZE):
+        meta.pop(number, None)  # a filter lies elsewhere in the file; queries do without
+    if column.get_value(CHUNK_OFFSET):
+        column.set_value(CHUNK_OFFSET, I64, column.get_value(CHUNK_OFFSET) + by)
+
+
+def _copy_indexes(indexes: Sequence[tuple[Struct, Input, int]], place: int, sink: IO[bytes]) -> int:
+    """Page indexes: column indexes as they are, offset indexes with the places their pages have now."""
+    for column, each, _ in indexes:
+        if column.get_value(COLUMN_INDEX) and column.get_value(COLUMN_INDEX_SIZE):
+            start, size = column.get_value(COLUMN_INDEX), column.get_value(COLUMN_INDEX_SIZE)
+            sink.write(memoryview(each.data)[start : start + size])
+            column.set_value(COLUMN_INDEX, I64, place)
+            place += size
+    for column, each, by in indexes:
+        if column.get_value(OFFSET_INDEX) and column.get_value(OFFSET_INDEX_SIZE):
+            index, _ = parse(each.data, column.get_value(OFFSET_INDEX))
+            for location in index.get_value(PAGE_LOCATIONS).items:
+                location.set_value(PAGE_OFFSET, I64, location.get_value(PAGE_OFFSET) + by)
+            encoded = serialize(index)
+            sink.write(encoded)
+            column.set_value(OFFSET_INDEX, I64, place)
+            column[OFFSET_INDEX_SIZE] = Field(column[OFFSET_INDEX_SIZE].kind, len(encoded))
+            place += len(encoded)
+    return place
+
+
+def _key_value(name: bytes, value: bytes) -> Struct:
+    return Struct({1: Field(BINARY, name), 2: Field(BINARY, value)})
+
+
+def differences(chunks: Sequence[Chunk], output: pyarrow.Buffer) -> list[str]:
+    """What of the output is not, byte for byte, what the inputs have. Empty if all is well."""
+    return [
+        f"{chunk.input.file.name} at {chunk.start}"
+        for chunk in chunks
+        if not output.slice(chunk.copied_to, chunk.size).equals(chunk.input.data.slice(chunk.start, chunk.size))
+    ]

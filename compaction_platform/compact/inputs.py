@@ -1,0 +1,115 @@
+"""The inputs of one bin, inside a task: fetched many at a time, each judged by itself.
+
+A file that cannot be read, or does not go together with the others, is set aside with a reason; it never stops them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform.compact.plan import Listed
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.int96 import int96_columns, why_not_exact
+from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
+
+FETCHES_AT_ONCE = 16
+ROWS_PER_BATCH = 1 << 16
+ENCRYPTED = b"PARE"
+
+
+class Unusable(CompactionError):
+    """A file that has to stay as it is."""
+
+
+# Whatever pyarrow may say about a file that is not what it seems.
+UNREADABLE = (Unusable, pyarrow.ArrowException, OSError, ValueError, NotImplementedError, MemoryError)
+
+
+@dataclass(frozen=True)
+class Input:
+    """One file, all of its bytes."""
+
+    file: Listed
+    data: pyarrow.Buffer = field(repr=False)
+
+    @cached_property
+    def metadata(self) -> pyarrow.parquet.FileMetaData:
+        if self.data.slice(max(0, self.data.size - 4)).to_pybytes() == ENCRYPTED:
+            raise Unusable("it is encrypted")
+        return self._opened().metadata
+
+    @cached_property
+    def schema(self) -> pyarrow.Schema:
+        return self._opened().schema_arrow
+
+    @cached_property
+    def has_int96(self) -> bool:
+        return bool(int96_columns(self.metadata))
+
+    def decoded(self) -> Iterator[pyarrow.RecordBatch]:
+        """All rows, every page with its checksum."""
+        rows = 0
+        for batch in self._opened().iter_batches(ROWS_PER_BATCH, use_threads=False):
+            rows += batch.num_rows
+            yield batch
+        claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
+        if rows != claimed:
+            raise Unusable(f"its row groups claim {claimed} rows, {rows} are there")
+
+    def judge(self) -> None:
+        """Raise one of UNREADABLE if the rows could not be written again just as they are."""
+        if self.has_int96:
+            self._judge_int96()
+        if len(set(self.schema.names)) != len(self.schema.names):
+            raise Unusable("two of its columns have the same name")
+
+    def _judge_int96(self) -> None:
+        others = [column for column in _leaves(self.schema) if pyarrow.types.is_timestamp(column)]
+        if len(others) != len(int96_columns(self.metadata)):
+            raise Unusable("it has timestamps of two kinds, INT96 and others")
+        if reason := why_not_exact(self.data):
+            raise Unusable(reason)
+
+    def _opened(self) -> pyarrow.parquet.ParquetFile:
+        return pyarrow.parquet.ParquetFile(
+            pyarrow.BufferReader(self.data),
+            page_checksum_verification=True,
+            coerce_int96_timestamp_unit="us",  # nanoseconds, the default, wrap around in silence
+        )
+
+
+def _leaves(schema: pyarrow.Schema) -> Iterator[pyarrow.DataType]:
+    waiting = [column.type for column in schema]
+    while waiting:
+        kind = waiting.pop()
+        if pyarrow.types.is_nested(kind):
+            waiting += [kind.field(number).type for number in range(kind.num_fields)]
+        else:
+            yield kind
+
+
+@dataclass(frozen=True)
+class Fetched:
+    inputs: tuple[Input, ...]
+    changed: Mapping[str, str]  # by key: what is not there any more in the version that was listed
+
+
+def fetch(store: Objects, files: Sequence[Listed]) -> Fetched:
+    """The bytes of these very versions, many at a time, in their order."""
+
+    def read(file: Listed) -> Input | str:
+        try:
+            return Input(file, pyarrow.py_buffer(store.read(file.key, file.etag)))
+        except (ObjectChanged, ObjectMissing) as gone:
+            return str(gone)
+
+    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
+        found = list(pool.map(read, files))
+    return Fetched(
+        tuple(each for each in found if isinstance(each, Input)),
+        {file.key: each for file, each in zip(files, found, strict=True) if isinstance(each, str)},
+    )

@@ -1,0 +1,252 @@
+"""One bin becomes one verified file, inside a task: fetch, judge, write, verify, commit, remove the originals.
+
+The upload is the commit: the output is named by the digest of its inputs and lists them in its own metadata, so
+whatever dies afterwards, the next run knows what is left to do. Doing a bin twice changes nothing.
+"""
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, Literal
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform.compact import concat, reencode
+from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable, fetch
+from compaction_platform.compact.originals import Originals, remove_originals
+from compaction_platform.compact.outputs import INPUTS_KEY, described, in_directory, known_inputs
+from compaction_platform.compact.plan import Bin, reconcile
+from compaction_platform.compact.reencode import Encoding
+from compaction_platform.compact.schemas import Unified, fitted
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.fingerprint import InOrder
+from compaction_platform.lake.objects import ObjectExists, Objects
+
+DECODED_IN_MEMORY_BYTES = 16 << 20
+Engine = Literal["concat", "re-encode", "none"]
+
+
+class OutputDiffers(CompactionError):
+    """What was written is not what was read. It was not published, and nothing was removed."""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What became of a bin."""
+
+    made_of: Bin  # without what could not be part of it; as it was planned if nothing was made
+    output: str | None = None
+    bytes: int = 0
+    rows: int = 0
+    engine: Engine = "none"
+    reason: str = ""  # for the engine, or why nothing was made
+    set_aside: Mapping[str, str] = field(default_factory=dict)  # keys of files that stay, with the reason
+    changed: Mapping[str, str] = field(default_factory=dict)
+    not_removed: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Written:
+    rows: int
+    engine: Engine
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """All that a task needs. It travels to where the work is done."""
+
+    source: Objects
+    target: Objects
+    encoding: Encoding
+    originals: Originals
+
+    def __call__(self, planned: Bin) -> Rewritten:
+        began = time.monotonic()
+        fetched = fetch(self.source, planned.inputs)
+        usable, unified, set_aside = _going_together(fetched.inputs)
+        while True:
+            made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in usable})
+            result = Rewritten(made_of, set_aside=set_aside, changed=fetched.changed)
+            if len(usable) < 2:
+                return replace(result, made_of=planned, reason="fewer than two files are left that could become one")
+            with tempfile.NamedTemporaryFile(suffix=".parquet") as spool:
+                try:
+                    written = self._write(usable, unified, spool)
+                except UNREADABLE as failed:
+                    bad = _unreadable(usable)
+                    if not bad:
+                        raise CompactionError(f"{planned.output}: {_in_one_line(failed)}") from failed
+                    usable, unified, apart = _going_together([each for each in usable if each.file.key not in bad])
+                    set_aside = {**set_aside, **bad, **apart}
+                    continue
+                output = _mapped(spool)
+                self._commit(made_of, output)
+                break
+        not_removed = self._finish(made_of)
+        return replace(
+            result,
+            output=made_of.output,
+            bytes=output.size,
+            rows=written.rows,
+            engine=written.engine,
+            reason=written.reason,
+            not_removed=not_removed,
+            seconds=time.monotonic() - began,
+        )
+
+    # ------------------------------------------------------------ write and verify
+
+    def _write(self, inputs: Sequence[Input], unified: Unified, sink: IO[bytes]) -> Written:
+        """Write the output by the engine that suits these files, and prove it."""
+        metadata = {**unified.metadata, INPUTS_KEY: described(_description(each, unified) for each in inputs)}
+        why_not = concat.why_not(inputs)
+        if why_not is None:
+            rows = sum(batch.num_rows for each in inputs for batch in each.decoded())
+            arrow = inputs[0].metadata.metadata or {}
+            kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
+            chunks = concat.write(inputs, {**kept, **metadata}, sink)
+            output = _mapped(sink)
+            _require(not concat.differences(chunks, output), "bytes")
+            _require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == rows, "rows")
+            return Written(rows, "concat", "row groups are large already")
+        digest = InOrder(unified.schema)
+        int96 = inputs[0].has_int96
+        batches = _digested(_fitting(inputs, unified.schema), digest)
+        reencode.write(batches, unified.schema, self.encoding, metadata, sink, int96=int96)
+        expected = digest.finish()
+        found = InOrder(unified.schema)
+        for batch in Input(inputs[0].file, _mapped(sink)).decoded():
+            found.update(fitted(batch, unified.schema))
+        _require(found.finish() == expected, "rows, in their order,")
+        return Written(expected.rows, "re-encode", why_not)
+
+    # ------------------------------------------------------------ commit
+
+    def _commit(self, made_of: Bin, output: pyarrow.Buffer) -> None:
+        """One atomic put. If the very file is there already, an earlier run or another one has done it."""
+        try:
+            self.target.create(made_of.output, output)
+        except ObjectExists:
+            there = pyarrow.py_buffer(self.target.read(made_of.output))
+            if not _same_rows(there, output):
+                raise OutputDiffers(
+                    f"{self.target.uri}/{made_of.output} exists and has other rows. {NOTHING_CHANGED}"
+                ) from None
+
+    def _finish(self, made_of: Bin) -> dict[str, str]:
+        """Remove the originals, unless another run has put some of them into a file of its own meanwhile: then this
+        output goes away again. Whoever commits later sees the other, so of two at most one stays."""
+        if self.originals == "keep":
+            return {}
+        files = in_directory(self.target, made_of.directory)
+        found = reconcile(files, known_inputs(self.target, files))
+        ours = {file.key: file for file in files}.get(made_of.output)
+        if ours is not None and ours.key in {file.key for file in found.surplus}:
+            self.target.delete([ours.key])
+            return {ours.key: "another run has compacted some of these files; this output was taken back"}
+        if made_of.output in found.conflicts:
+            raise OutputDiffers(
+                f"{made_of.output} shares files with another compacted file, and neither can be taken back. "
+                "Nothing was removed; rows are there twice until one of them is."
+            )
+        return remove_originals(self.source, made_of.inputs, self.originals)
+
+
+NOTHING_CHANGED = "Nothing was published and nothing was removed."
+
+
+def _going_together(inputs: Sequence[Input]) -> tuple[list[Input], Unified, dict[str, str]]:
+    """The inputs that can become one file, their common schema, and why the others cannot. Where they disagree, the
+    schema that most of them have decides."""
+    sound: list[Input] = []
+    apart: dict[str, str] = {}
+    for each in inputs:
+        try:
+            each.judge()
+            sound.append(each)
+        except UNREADABLE as reason:
+            apart[each.file.key] = _in_one_line(reason)
+    often = Counter(map(_kind, sound))
+    usable: list[Input] = []
+    unified = Unified()
+    for each in sorted(sound, key=lambda each: -often[_kind(each)]):
+        try:
+            if usable and usable[0].has_int96 != each.has_int96:
+                raise Unusable("its timestamps are stored in another way than those of the others (INT96)")
+            unified = unified.with_file(each.schema)
+            usable.append(each)
+        except Unusable as reason:
+            apart[each.file.key] = str(reason)
+    return sorted(usable, key=lambda each: each.file), unified, apart
+
+
+def _kind(each: Input) -> tuple[str, bool]:
+    return each.schema.remove_metadata().to_string(), each.has_int96
+
+
+def _unreadable(inputs: Sequence[Input]) -> dict[str, str]:
+    """Decode every file by itself, to find out which of them cannot be."""
+    bad: dict[str, str] = {}
+    for each in inputs:
+        try:
+            for _ in each.decoded():
+                pass
+        except UNREADABLE as reason:
+            bad[each.file.key] = _in_one_line(reason)
+    return bad
+
+
+def _fitting(inputs: Sequence[Input], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    for each in inputs:
+        for batch in each.decoded():
+            yield fitted(batch, schema)
+
+
+def _digested(batches: Iterator[pyarrow.RecordBatch], digest: InOrder) -> Iterator[pyarrow.RecordBatch]:
+    for batch in batches:
+        digest.update(batch)
+        yield batch
+
+
+def _same_rows(one: pyarrow.Buffer, other: pyarrow.Buffer) -> bool:
+    tables = [pyarrow.parquet.ParquetFile(pyarrow.BufferReader(each)).schema_arrow for each in (one, other)]
+    digests = []
+    for each, schema in zip((one, other), tables, strict=True):
+        digest = InOrder(schema)
+        for batch in pyarrow.parquet.ParquetFile(pyarrow.BufferReader(each)).iter_batches():
+            digest.update(batch)
+        digests.append(digest.finish())
+    return digests[0] == digests[1]
+
+
+def _description(each: Input, unified: Unified) -> dict[str, Any]:
+    """An input as its output lists it, with the metadata in which it differs from the others."""
+    described_as: dict[str, Any] = {"name": each.file.name, "etag": each.file.etag, "size": each.file.size}
+    own = {name: value for name, value in (each.schema.metadata or {}).items() if name in unified.differing}
+    if own:
+        described_as["metadata"] = {
+            name.decode(errors="backslashreplace"): value.decode(errors="backslashreplace")
+            for name, value in own.items()
+        }
+    return described_as
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise OutputDiffers(f"the {what} that were written are not those that were read. {NOTHING_CHANGED}")
+
+
+def _mapped(spool: Any) -> pyarrow.Buffer:
+    """What was written, without holding it in memory."""
+    spool.flush()
+    return pyarrow.memory_map(spool.name).read_buffer()
+
+
+def _in_one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return (text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}")[:500]

@@ -1,0 +1,52 @@
+"""Files that cannot be compacted: they stay where they are, and a note about each says why.
+
+A note is about one version. Whoever replaces the file, or deletes the note, has it looked at again.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from compaction_platform.compact.plan import Listed, Version
+from compaction_platform.lake.objects import ObjectMissing, Objects
+
+PLACE = "_compaction/set_aside"
+AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class SetAside:
+    """The notes of one directory tree."""
+
+    store: Objects
+
+    def remember(self, files: Mapping[Listed, str]) -> None:
+        for file, reason in files.items():
+            note = {"key": file.key, "etag": file.etag, "size": file.size, "reason": reason}
+            self.store.write(f"{PLACE}/{_name(file.key, file.etag)}.json", json.dumps(note).encode())
+
+    def notes(self) -> list[dict[str, str]]:
+        keys = [stored.key for stored in self.store.list(PLACE)]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            return [note for note in pool.map(self._note, keys) if note is not None]
+
+    def known(self) -> dict[str, set[Version]]:
+        """By directory: the versions that were set aside."""
+        found: dict[str, set[Version]] = {}
+        for note in self.notes():
+            directory, _, name = note["key"].rpartition("/")
+            found.setdefault(directory, set()).add((name, note["etag"]))
+        return found
+
+    def _note(self, key: str) -> dict[str, str] | None:
+        try:
+            note: dict[str, str] = json.loads(bytes(self.store.read(key)))
+        except ObjectMissing:
+            return None
+        return note
+
+
+def _name(key: str, etag: str) -> str:
+    return hashlib.sha256(f"{key}\n{etag}".encode()).hexdigest()[:32]

@@ -1,0 +1,97 @@
+"""Plans and reports as people and programs read them."""
+
+from typing import Any
+
+from rich.table import Table
+
+from compaction_platform.compact.plan import Plan
+from compaction_platform.compact.run import Report, Sizes
+
+SHOWN_BINS = 20
+
+
+def plan_as_json(plan: Plan, before: Sizes) -> dict[str, Any]:
+    return {
+        "directories": plan.directories,
+        "files": before.files,
+        "bytes": before.bytes,
+        "files_to_compact": plan.inputs,
+        "bytes_to_compact": plan.input_bytes,
+        "files_after": before.files - plan.inputs + len(plan.bins) - len(plan.superseded) - len(plan.surplus),
+        "bins": [
+            {"output": each.output, "bytes": each.size, "inputs": [file.key for file in each.inputs]}
+            for each in plan.bins
+        ],
+        "left_alone": {
+            reason: {"files": some.files, "bytes": some.bytes, "examples": list(some.examples)}
+            for reason, some in plan.left_alone.items()
+        },
+        "superseded": [file.key for file in plan.superseded],
+        "surplus": [file.key for file in plan.surplus],
+        "conflicts": list(plan.conflicts),
+    }
+
+
+def report_as_json(report: Report) -> dict[str, Any]:
+    return {
+        "plan": plan_as_json(report.plan, report.before),
+        "files_compacted": report.files_compacted,
+        "outputs": [
+            {
+                "output": each.output,
+                "inputs": len(each.made_of.inputs),
+                "bytes": each.bytes,
+                "rows": each.rows,
+                "engine": each.engine,
+                "reason": each.reason,
+                "seconds": round(each.seconds, 3),
+            }
+            for each in report.made
+        ],
+        "set_aside": report.set_aside,
+        "failed": dict(report.failed),
+        "not_removed": dict(report.not_removed),
+        "removed_superseded": report.removed_superseded,
+        "seconds": round(report.seconds, 3),
+    }
+
+
+def plan_as_table(plan: Plan, before: Sizes) -> Table:
+    after = plan_as_json(plan, before)["files_after"]
+    table = Table(
+        "what", "files", "MB", "", title=f"{before.files:,} files now, {after:,} afterwards", title_justify="left"
+    )
+    for each in plan.bins[:SHOWN_BINS]:
+        table.add_row("become one", f"{len(each.inputs):,}", _mb(each.size), each.output)
+    if len(plan.bins) > SHOWN_BINS:
+        rest = plan.bins[SHOWN_BINS:]
+        files, size = sum(len(each.inputs) for each in rest), sum(each.size for each in rest)
+        table.add_row(f"become {len(rest):,} more", f"{files:,}", _mb(size), "")
+    if plan.superseded:
+        size = sum(file.size for file in plan.superseded)
+        table.add_row("removed", f"{len(plan.superseded):,}", _mb(size), "their rows are in a compacted file already")
+    if plan.surplus:
+        table.add_row("removed", f"{len(plan.surplus):,}", "", "compacted twice by two runs at once")
+    for reason, some in sorted(plan.left_alone.items()):
+        table.add_row("left alone", f"{some.files:,}", _mb(some.bytes), f"{reason} (e.g. {some.examples[0]})")
+    return table
+
+
+def report_as_table(report: Report) -> Table:
+    made = report.made
+    size = sum(each.bytes for each in made)
+    read = sum(each.made_of.size for each in made)
+    table = Table("what", "", show_header=False)
+    table.add_row("files compacted", f"{report.files_compacted:,} → {len(made):,}")
+    table.add_row("MB", f"{_mb(read)} → {_mb(size)}")
+    engines = {each.engine for each in made}
+    for engine in sorted(engines):
+        table.add_row(engine, f"{sum(each.engine == engine for each in made):,} files")
+    table.add_row("seconds", f"{report.seconds:.1f} ({read / 1e6 / max(report.seconds, 1e-3):,.0f} MB/s)")
+    for key, reason in sorted({**report.set_aside, **report.failed, **report.not_removed}.items()):
+        table.add_row(key, reason)
+    return table
+
+
+def _mb(size: int) -> str:
+    return f"{size / (1 << 20):,.1f}"

@@ -1,0 +1,272 @@
+"""Small files become one: the same rows, in the same order, whatever the files are like."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from compaction_platform.compact import concat
+from compaction_platform.compact.outputs import INPUTS_KEY
+from compaction_platform.lake.settings import Settings
+from compaction_platform_tests.compact.yard import Yard, local_yard, rows
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    return local_yard(tmp_path / "yard", Settings(_env_file=None))
+
+
+def test_the_rows_and_their_order_stay_and_the_files_become_few(yard: Yard) -> None:
+    for hour in ("dt=2026-11-01/hour=00", "dt=2026-11-01/hour=01"):
+        for number in range(20):
+            yard.put(f"{hour}/part-{number:03d}.parquet", rows(number * 50))
+    before = yard.content()
+    report = yard.compact()
+    assert yard.content() == before
+    assert len(yard.files()) == 2
+    assert report.files_compacted == 40
+    assert [each.rows for each in report.made] == [1000, 1000]
+    assert {each.engine for each in report.made} == {"re-encode"}
+    query = f"SELECT hour, count(*), sum(id) FROM read_parquet('{yard.uri}/**/*.parquet') GROUP BY 1 ORDER BY 1"
+    assert duckdb.sql(query).fetchall() == [("00", 1000, 499500), ("01", 1000, 499500)]
+
+
+def test_a_second_run_does_nothing(yard: Yard) -> None:
+    for number in range(5):
+        yard.put(f"{number}.parquet", rows(number))
+    yard.compact()
+    keys = {key: yard.store.stat(key) for key in yard.files()}
+    report = yard.compact()
+    assert report.plan.is_empty
+    assert {key: yard.store.stat(key) for key in yard.files()} == keys
+
+
+def test_late_files_join_what_is_there(yard: Yard) -> None:
+    for number in range(5):
+        yard.put(f"{number}.parquet", rows(number * 50))
+    yard.compact()
+    yard.put("7.parquet", rows(1000))
+    yard.put("8.parquet", rows(1050))
+    before = yard.content()
+    yard.compact()
+    assert yard.content() == before
+    assert len(yard.files()) == 1
+
+
+def test_an_output_says_what_it_is_made_of(yard: Yard) -> None:
+    for number in range(3):
+        yard.put(f"{number}.parquet", rows(number).replace_schema_metadata({"origin": "sensor", "batch": str(number)}))
+    versions = {key: yard.store.stat(key) for key in yard.files()}
+    yard.compact()
+    (output,) = yard.outputs()
+    metadata = yard.metadata(output).metadata
+    inputs = json.loads(metadata[INPUTS_KEY])
+    assert {each["name"]: each["etag"] for each in inputs} == {key: stored.etag for key, stored in versions.items()}
+    assert metadata[b"origin"] == b"sensor"
+    assert [each["metadata"]["batch"] for each in inputs] == ["0", "1", "2"], "what differs is kept with its file"
+
+
+def test_outputs_are_well_made(yard: Yard) -> None:
+    numbers = numpy.arange(40_000)
+    for number in range(4):
+        table = pyarrow.table({"unique": numbers + number * 40_000, "few": [f"k{value % 5}" for value in numbers]})
+        yard.put(f"{number}.parquet", table, compression="snappy", row_group_size=1000)
+    yard.compact()
+    (output,) = yard.outputs()
+    metadata = yard.metadata(output)
+    assert (metadata.num_rows, metadata.num_row_groups) == (160_000, 1)
+    unique, few = (metadata.row_group(0).column(number) for number in range(2))
+    assert (unique.compression, unique.has_dictionary_page, few.has_dictionary_page) == ("ZSTD", False, True)
+    assert unique.has_column_index and unique.has_offset_index
+    assert (unique.statistics.min, unique.statistics.max) == (0, 159_999)
+    data = bytearray(yard.store.read(output))
+    data[unique.data_page_offset + 60] ^= 1
+    with pytest.raises(OSError, match="(?i)crc|checksum"):
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(bytes(data)), page_checksum_verification=True)
+        file.read(columns=["unique"])
+
+
+# ---------------------------------------------------------------- schemas
+
+
+def test_columns_that_come_and_go_change_places_or_grow_wider(yard: Yard) -> None:
+    yard.put("0.parquet", pyarrow.table({"a": pyarrow.array([1, 2], pyarrow.int32()), "b": ["x", "y"]}))
+    yard.put("1.parquet", pyarrow.table({"b": ["z"], "a": pyarrow.array([1 << 40], pyarrow.int64())}))
+    yard.put("2.parquet", pyarrow.table({"a": pyarrow.array([5], pyarrow.int8()), "c": [1.5]}))
+    yard.put(
+        "3.parquet",
+        pyarrow.table({"a": pyarrow.array([None], pyarrow.null()), "c": pyarrow.array([2.5], pyarrow.float32())}),
+    )
+    yard.compact()
+    (output,) = yard.files()
+    assert yard.content()[""] == [
+        {"a": 1, "b": "x", "c": None},
+        {"a": 2, "b": "y", "c": None},
+        {"a": 1 << 40, "b": "z", "c": None},
+        {"a": 5, "b": None, "c": 1.5},
+        {"a": None, "b": None, "c": 2.5},
+    ]
+    types = {column.name: column.type for column in yard.metadata(output).schema.to_arrow_schema()}
+    assert types == {"a": pyarrow.int64(), "b": pyarrow.string(), "c": pyarrow.float64()}
+
+
+@pytest.mark.parametrize(
+    ("odd", "complaint"),
+    [
+        ({"a": ["text"]}, "its column a is string, in the others it is int64"),
+        ({"A": [1]}, "its column A is a in the others"),
+        ({"a": [1.5]}, "its column a is double"),
+        ({"a": [[1]]}, "its column a is list"),
+    ],
+)
+@pytest.mark.parametrize("name", ["0-the first.parquet", "the last.parquet"])
+def test_a_file_that_does_not_go_together_with_the_others_stays(
+    yard: Yard, odd: dict[str, Any], complaint: str, name: str
+) -> None:
+    for number in range(3):
+        yard.put(f"{number}.parquet", pyarrow.table({"a": [number]}))
+    yard.put(name, pyarrow.table(odd))
+    odd_bytes = bytes(yard.store.read(name))
+    report = yard.compact()
+    assert complaint in report.set_aside[name]
+    assert complaint in yard.notes()[name]
+    assert bytes(yard.store.read(name)) == odd_bytes
+    assert len(yard.files()) == 2
+    assert yard.run().plan()[0].is_empty
+
+
+def with_ids(table: pyarrow.Table, *ids: int) -> pyarrow.Table:
+    fields = [
+        column.with_metadata({"PARQUET:field_id": str(number)})
+        for column, number in zip(table.schema, ids, strict=True)
+    ]
+    return table.cast(pyarrow.schema(fields))
+
+
+def test_field_ids_survive_and_are_not_mixed_up(yard: Yard) -> None:
+    yard.put("0.parquet", with_ids(pyarrow.table({"a": [1], "b": [2]}), 7, 9))
+    yard.put("1.parquet", with_ids(pyarrow.table({"a": [3], "b": [4]}), 7, 9))
+    yard.put("2.parquet", with_ids(pyarrow.table({"c": [5], "b": [6]}), 7, 9))
+    report = yard.compact()
+    assert "has the field id of a in the others" in report.set_aside["2.parquet"]
+    (output,) = yard.outputs()
+    schema = yard.metadata(output).schema.to_arrow_schema()
+    assert [column.metadata[b"PARQUET:field_id"] for column in schema] == [b"7", b"9"]
+
+
+# ---------------------------------------------------------------- concat
+
+
+@pytest.fixture
+def any_row_group_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(concat, "LARGE_ROW_GROUP_BYTES", 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"write_page_index": True}, {"data_page_version": "2.0"}, {"use_dictionary": False}], ids=str
+)
+def test_large_row_groups_are_copied_as_they_are(
+    yard: Yard, any_row_group_is_large: None, options: dict[str, Any]
+) -> None:
+    for number in range(4):
+        nested = pyarrow.array([[{"x": value, "y": None}] * (value % 3) for value in range(3000)])
+        yard.put(f"{number}.parquet", rows(number * 3000, 3000, nested=nested), row_group_size=1100, **options)
+    before, metadata = yard.content(), yard.metadata("0.parquet")
+    report = yard.compact()
+    assert [each.engine for each in report.made] == ["concat"]
+    assert yard.content() == before
+    (output,) = yard.outputs()
+    after = yard.metadata(output)
+    assert (after.num_rows, after.num_row_groups) == (12_000, 12)
+    assert after.row_group(0).column(0).total_compressed_size == metadata.row_group(0).column(0).total_compressed_size
+    assert after.row_group(5).column(0).statistics.min == 3000 + 2200
+    path = f"{yard.uri}/{output}"
+    assert duckdb.sql(f"SELECT count(*), sum(id), count(word) FROM '{path}'").fetchall() == [
+        (12_000, sum(range(12_000)), sum(1 for number in range(12_000) if number % 11))
+    ]
+    assert duckdb.sql(f"SELECT count(*) FROM '{path}' WHERE id BETWEEN 7000 AND 7009").fetchall() == [(10,)]
+    file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
+    assert file.read().num_rows == 12_000
+
+
+def test_a_copied_page_that_is_corrupt_is_found_and_its_file_stays(yard: Yard, any_row_group_is_large: None) -> None:
+    for number in range(3):
+        yard.put(f"{number}.parquet", rows(number * 100, 100), use_dictionary=False, compression="none")
+    data = bytearray(yard.store.read("1.parquet"))
+    place = data.index(b"word 3") + 2
+    data[place] ^= 1
+    yard.store.write("1.parquet", bytes(data))
+    report = yard.compact()
+    assert [each.engine for each in report.made] == ["concat"]
+    assert "checksum" in report.set_aside["1.parquet"].lower()
+    assert len(yard.files()) == 2
+
+
+# ---------------------------------------------------------------- names, and what is no data
+
+
+def test_names_with_anything_in_them(yard: Yard) -> None:
+    for name in ("a b", "a%20b", "a=b", "ü-ñ-日本", "x" * 180, "1+1", "quote'd"):
+        yard.put(f"k=v %25/{name}.parquet", rows(len(name)))
+    before = sorted(str(row) for row in yard.content()["k=v %25"])
+    yard.compact()
+    assert sorted(str(row) for row in yard.content()["k=v %25"]) == before
+    assert len(yard.files()) == 1
+
+
+def test_what_is_no_data_is_left_and_a_summary_of_removed_files_goes(yard: Yard) -> None:
+    for number in range(3):
+        yard.put(f"p=1/{number}.parquet", rows(number))
+        yard.put(f"p=1/.{number}.parquet.crc", b"crc")
+    for name in ("_SUCCESS", "_common_metadata", "_metadata", "notes.txt"):
+        yard.put(name, b"x")
+    yard.compact()
+    names = {stored.key for stored in yard.store.list()}
+    assert {"_SUCCESS", "_common_metadata", "notes.txt", "p=1/.0.parquet.crc"} <= names
+    assert "_metadata" not in names, "it points at files that are gone"
+    assert bytes(yard.store.read("_compaction/trash/_metadata")) == b"x"
+
+
+def test_files_without_rows_and_without_bytes(yard: Yard) -> None:
+    yard.put("0.parquet", rows(0, 0))
+    yard.put("1.parquet", rows(0, 10))
+    yard.put("2.parquet", rows(10, 0))
+    yard.put("3.parquet", b"")
+    yard.compact()
+    assert yard.store.stat("3.parquet") is not None
+    (output,) = yard.outputs()
+    assert yard.metadata(output).num_rows == 10
+
+
+def test_trash_keeps_the_originals_aside(yard: Yard) -> None:
+    for number in range(3):
+        yard.put(f"d/{number}.parquet", rows(number))
+    originals = {key: bytes(yard.store.read(key)) for key in yard.files()}
+    yard.compact(originals="trash")
+    assert len(yard.files()) == 1
+    assert {f"_compaction/trash/{key}": data for key, data in originals.items()} == {
+        stored.key: bytes(yard.store.read(stored.key)) for stored in yard.store.list("_compaction/trash")
+    }
+    assert yard.run(originals="trash").plan()[0].is_empty
+
+
+def test_keep_leaves_the_originals_and_does_not_compact_them_twice(yard: Yard, tmp_path: Path) -> None:
+    for number in range(3):
+        yard.put(f"d/{number}.parquet", rows(number))
+    before = yard.files()
+    target = local_yard(tmp_path / "target", yard.settings)
+    yard.compact(originals="keep", target_uri=target.uri)
+    assert yard.files() == before
+    assert target.content() == yard.content()
+    assert yard.run(originals="keep", target_uri=target.uri).plan()[0].is_empty
+    yard.put("d/8.parquet", rows(800))
+    yard.put("d/9.parquet", rows(900))
+    yard.compact(originals="keep", target_uri=target.uri)
+    assert target.content() == yard.content()

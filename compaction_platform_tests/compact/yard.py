@@ -1,0 +1,87 @@
+"""A directory of small files for a test, and what DuckDB and plain Python say is in it."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform.compact.plan import MB, OWN_NAME, Policy
+from compaction_platform.compact.run import CompactRun, Directory, Report
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+
+
+def rows(first: int, count: int = 50, **more: Any) -> pyarrow.Table:
+    numbers = range(first, first + count)
+    return pyarrow.table(
+        {
+            "id": pyarrow.array(numbers, pyarrow.int64()),
+            "word": [f"word {number % 7}" if number % 11 else None for number in numbers],
+            **more,
+        }
+    )
+
+
+class Yard:
+    """A directory tree, local or on S3."""
+
+    def __init__(self, uri: str, settings: Settings, spread: Callable[[], Spread] | None = None) -> None:
+        self.uri, self.settings = uri, settings
+        self.store = Objects.at(uri, settings)
+        self.said: list[str] = []
+        self.spread = spread or (lambda: Spread(None, 2))
+
+    def put(self, key: str, content: pyarrow.Table | bytes, **options: Any) -> None:
+        if isinstance(content, pyarrow.Table):
+            sink = pyarrow.BufferOutputStream()
+            pyarrow.parquet.write_table(content, sink, **{"write_page_checksum": True, **options})
+            content = sink.getvalue().to_pybytes()
+        self.store.write(key, content)
+
+    def run(self, **changes: Any) -> CompactRun:
+        directory = replace(Directory(self.uri), **changes)
+        return CompactRun(directory, self.settings, self.spread, self.said.append)
+
+    def compact(self, **changes: Any) -> Report:
+        return self.run(**changes).run()
+
+    def files(self) -> list[str]:
+        """Data files, in the order of their names."""
+        return sorted(
+            stored.key
+            for stored in self.store.list()
+            if not any(part.startswith(("_", ".")) for part in stored.key.split("/"))
+        )
+
+    def outputs(self) -> list[str]:
+        return [key for key in self.files() if OWN_NAME.fullmatch(key.rpartition("/")[2])]
+
+    def content(self, *, unreadable: Sequence[str] = ()) -> dict[str, list[dict[str, Any]]]:
+        """By directory: all rows, in the order of file names. Read by pyarrow, file by file."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for key in self.files():
+            if key not in unreadable and key.endswith(".parquet"):
+                data = pyarrow.BufferReader(pyarrow.py_buffer(bytes(self.store.read(key))))
+                table = pyarrow.parquet.ParquetFile(data).read()
+                found.setdefault(key.rpartition("/")[0], []).extend(table.to_pylist())
+        return found
+
+    def metadata(self, key: str) -> pyarrow.parquet.FileMetaData:
+        return pyarrow.parquet.read_metadata(pyarrow.BufferReader(bytes(self.store.read(key))))
+
+    def notes(self) -> dict[str, str]:
+        found = [json.loads(bytes(self.store.read(stored.key))) for stored in self.store.list("_compaction/set_aside")]
+        return {note["key"]: note["reason"] for note in found}
+
+
+def local_yard(path: Path, settings: Settings) -> Yard:
+    path.mkdir(parents=True, exist_ok=True)
+    return Yard(str(path), settings)
+
+
+TINY = Policy(1 * MB, 2 * MB, MB * 3 // 4)

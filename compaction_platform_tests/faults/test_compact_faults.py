@@ -1,0 +1,300 @@
+"""What may happen in the middle of a compaction, made to happen. Afterwards every row is there, exactly once."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+
+from compaction_platform.compact import originals, rewrite
+from compaction_platform.compact.inputs import Fetched
+from compaction_platform.compact.plan import Bin, Listed
+from compaction_platform.compact.rewrite import Rewrite
+from compaction_platform.lake.objects import ObjectExists, Objects, StoreRefused
+from compaction_platform.lake.settings import Settings
+from compaction_platform_tests.compact.yard import Yard, local_yard, rows
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Yard:
+    yard = local_yard(tmp_path / "yard", Settings(_env_file=None))
+    for number in range(8):
+        yard.put(f"h=1/{number}.parquet", rows(number * 50))
+    return yard
+
+
+def every_row_once(yard: Yard, *more: pyarrow.Table) -> None:
+    expected = [row for number in range(8) for row in rows(number * 50).to_pylist()]
+    expected += [row for table in more for row in table.to_pylist()]
+    found = [row for directory in yard.content().values() for row in directory]
+    assert sorted(found, key=lambda row: row["id"]) == sorted(expected, key=lambda row: row["id"])
+
+
+def is_compacted(yard: Yard) -> None:
+    assert len(yard.files()) == len(yard.outputs()) == 1
+    assert yard.run().plan()[0].is_empty
+
+
+# ---------------------------------------------------------------- death
+
+SCRIPT = """
+import os, signal, sys
+from compaction_platform.compact import originals, rewrite
+from compaction_platform.compact.rewrite import Rewrite
+from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+
+uri, point = sys.argv[1:]
+
+def die(*arguments, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_after(real):
+    def call(*arguments, **named):
+        real(*arguments, **named)
+        die()
+    return call
+
+if point == "before reading":
+    rewrite.fetch = die
+elif point == "after reading":
+    Rewrite._write = die
+elif point == "after writing":
+    Rewrite._commit = die
+elif point == "while uploading":
+    os.link = os.replace = die
+elif point == "after uploading":
+    Rewrite._commit = dying_after(Rewrite._commit)
+elif point == "before removing":
+    rewrite.remove_originals = die
+elif point == "while removing":
+    originals.CHUNK = 3
+    originals._remove_some = dying_after(originals._remove_some)
+elif point == "after removing":
+    rewrite.remove_originals = dying_after(rewrite.remove_originals)
+CompactRun(Directory(uri), Settings(_env_file=None), lambda: Spread(None, 1)).run()
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "is_committed"),
+    [
+        ("before reading", False),
+        ("after reading", False),
+        ("after writing", False),
+        ("while uploading", False),
+        ("after uploading", True),
+        ("before removing", True),
+        ("while removing", True),
+        ("after removing", True),
+    ],
+)
+def test_a_run_that_is_killed_is_finished_by_the_next(yard: Yard, point: str, is_committed: bool) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, yard.uri, point], capture_output=True, timeout=60, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    assert len(yard.outputs()) == is_committed
+    assert yard.compact().failed == {}
+    every_row_once(yard)
+    is_compacted(yard)
+
+
+def test_a_full_disk_changes_nothing(yard: Yard, tmp_path: Path) -> None:
+    limited = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))"
+    script = SCRIPT.replace("CompactRun(", f"{limited}; report = CompactRun(").rstrip() + "; print(report.failed)"
+    ended = subprocess.run(
+        [sys.executable, "-c", script, yard.uri, "nowhere"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert "File too large" in ended.stdout
+    assert (len(yard.files()), yard.outputs()) == (8, [])
+    every_row_once(yard)
+
+
+# ---------------------------------------------------------------- a store that fails
+
+
+def test_an_upload_whose_answer_is_lost(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Objects.create
+
+    def lost(self: Objects, key: str, data: Any) -> None:
+        real(self, key, data)
+        raise StoreRefused("the connection was closed")
+
+    monkeypatch.setattr(Objects, "create", lost)
+    report = yard.compact()
+    assert "the connection was closed" in next(iter(report.failed.values()))
+    assert len(yard.files()) == 9, "nobody knows whether it was stored: nothing is removed"
+    monkeypatch.undo()
+    assert len(yard.compact().plan.superseded) == 8
+    every_row_once(yard)
+    is_compacted(yard)
+
+
+def test_an_upload_that_the_library_tries_twice(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first attempt was stored and its answer lost; the second is told that the file exists."""
+    real = Objects.create
+
+    def twice(self: Objects, key: str, data: Any) -> None:
+        real(self, key, data)
+        raise ObjectExists(key)
+
+    monkeypatch.setattr(Objects, "create", twice)
+    assert yard.compact().failed == {}
+    every_row_once(yard)
+    is_compacted(yard)
+
+
+def test_another_file_of_that_name_is_not_taken_for_ours(yard: Yard) -> None:
+    (planned,) = yard.run().plan()[0].bins
+
+    def put_before(self: Rewrite, made_of: Bin, output: Any) -> None:
+        yard.put(planned.output, rows(5000))
+        real(self, made_of, output)
+
+    real = Rewrite._commit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Rewrite, "_commit", put_before)
+        report = yard.compact()
+    assert "has other rows" in report.failed[planned.output]
+    assert len(yard.files()) == 9
+
+
+def test_originals_that_cannot_be_removed_are_reported_and_removed_by_the_next_run(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Objects.delete
+
+    def refuse(self: Objects, keys: Iterable[str]) -> dict[str, str]:
+        keys = list(keys)
+        refused = {key: "access denied" for key in keys if key.endswith(("/3.parquet", "/5.parquet"))}
+        return refused | real(self, [key for key in keys if key not in refused])
+
+    monkeypatch.setattr(Objects, "delete", refuse)
+    assert set(yard.compact().not_removed) == {"h=1/3.parquet", "h=1/5.parquet"}
+    yard.put("h=1/8.parquet", rows(400))
+    yard.put("h=1/9.parquet", rows(450))
+    report = yard.compact()  # still refused: the compacted file must not be taken along, or nobody knew of 3 and 5
+    assert set(report.not_removed) == {"h=1/3.parquet", "h=1/5.parquet"}
+    monkeypatch.undo()
+    yard.compact()
+    every_row_once(yard, rows(400), rows(450))
+    assert len(yard.files()) == len(yard.outputs()) == 2
+
+
+# ---------------------------------------------------------------- others at work
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, place: Any, step: str, act: Callable[[], None]) -> list[str]:
+    """Let something happen right before a step, once; returns whether it did."""
+    real = getattr(place, step)
+    happened: list[str] = []
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if not happened:
+            happened.append(step)
+            act()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(place, step, call)
+    return happened
+
+
+@pytest.mark.parametrize("step", ["_write", "_commit", "_finish"])
+@pytest.mark.parametrize("late", [0, 2], ids=["the same plan", "another plan"])
+def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, step: str, late: int) -> None:
+    """The other run does all of its work in the middle of this one, with files this one has not seen."""
+    more = [rows(1000 + number * 50) for number in range(late)]
+
+    def other() -> None:
+        for number, table in enumerate(more):
+            yard.put(f"h=1/0-late-{number}.parquet", table)
+        yard.compact()
+
+    happened = interrupted(monkeypatch, Rewrite, step, other)
+    yard.compact()
+    assert happened == [step]
+    every_row_once(yard, *more)
+    yard.compact()
+    every_row_once(yard, *more)
+    assert yard.run().plan()[0].is_empty
+
+
+def test_files_that_appear_or_are_replaced_before_they_are_read(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write() -> None:
+        yard.put("h=1/new.parquet", rows(1000))
+        yard.put("h=1/3.parquet", rows(3000))
+        yard.store.delete(["h=1/4.parquet"])
+
+    happened = interrupted(monkeypatch, rewrite, "fetch", write)
+    report = yard.compact()
+    assert happened == ["fetch"]
+    assert set(report.made[0].changed) == {"h=1/3.parquet", "h=1/4.parquet"}
+    assert set(yard.files()) == {*yard.outputs(), "h=1/new.parquet", "h=1/3.parquet"}
+    yard.compact()
+    found = sorted(row["id"] for row in yard.content()["h=1"])
+    kept = [*range(150), *range(250, 400)]
+    assert found == sorted([*kept, *range(1000, 1050), *range(3000, 3050)])
+    is_compacted(yard)
+
+
+def test_a_file_that_is_replaced_after_it_was_compacted_stays(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = interrupted(monkeypatch, Rewrite, "_finish", lambda: yard.put("h=1/3.parquet", rows(3000)))
+    report = yard.compact()
+    assert happened == ["_finish"]
+    assert "replaced" in report.not_removed["h=1/3.parquet"]
+    every_row_once(yard, rows(3000))
+
+
+def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(originals, "CHUNK", 4)
+    real = originals._remove_some
+    calls: list[int] = []
+
+    def replace_later(store: Objects, files: Any, how: Any) -> dict[str, str]:
+        calls.append(len(files))
+        if len(calls) == 2:
+            yard.put("h=1/6.parquet", rows(6000))
+        return real(store, files, how)
+
+    monkeypatch.setattr(originals, "_remove_some", replace_later)
+    yard.compact()
+    assert calls == [4, 4]
+    every_row_once(yard, rows(6000))
+
+
+# ---------------------------------------------------------------- output that is not what it should be
+
+
+def test_output_that_differs_is_never_published(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = rewrite.reencode.write
+
+    def lose_a_row(batches: Any, *arguments: Any, **named: Any) -> None:
+        real((batch.slice(1) for batch in batches), *arguments, **named)
+
+    monkeypatch.setattr(rewrite.reencode, "write", lose_a_row)
+    report = yard.compact()
+    assert "are not those that were read" in next(iter(report.failed.values()))
+    assert (len(yard.files()), yard.outputs()) == (8, [])
+    every_row_once(yard)
+
+
+def test_what_is_fetched_is_the_version_that_was_listed(yard: Yard) -> None:
+    stored = yard.store.stat("h=1/0.parquet")
+    assert stored is not None
+    listed = Listed("h=1/0.parquet", stored.size, stored.etag)
+    yard.put("h=1/0.parquet", rows(77))
+    found = rewrite.fetch(yard.store, [listed])
+    assert isinstance(found, Fetched)
+    assert found.inputs == ()
+    assert "not the version that was listed" in found.changed["h=1/0.parquet"]
+    assert (Path(yard.uri) / "h=1/0.parquet").exists()
