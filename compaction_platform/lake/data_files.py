@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyarrow
 import pyarrow.parquet
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -20,8 +21,17 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table.locations import LocationProvider, load_location_provider
+from pyiceberg.table.refs import SnapshotRefType
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
+    AssertRefSnapshotId,
+    SetSnapshotRefUpdate,
+)
 from pyiceberg.typedef import Record
 
+from compaction_platform.lake.branches import BRANCH_LIFE_MS, commit
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import in_order
 from compaction_platform.lake.objects import Objects
@@ -46,6 +56,10 @@ class NotWritable(CompactionError):
     """These rows cannot be written from here; Spark can."""
 
 
+class NotPartitioned(CompactionError):
+    """PyIceberg cannot tell the partitions of these rows."""
+
+
 @dataclass(frozen=True)
 class DataFiles:
     """Where and how data files of one table are written."""
@@ -62,7 +76,12 @@ class DataFiles:
     def write(self, rows: pyarrow.Table) -> list[DataFile]:
         """A verified file for each partition these rows belong to."""
         schema = schema_to_pyarrow(self.metadata.schema(), include_field_ids=True)
-        fitting = pyarrow.Table.from_arrays([rows[name] for name in schema.names], names=schema.names).cast(schema)
+        there = set(rows.column_names)
+        columns = [
+            rows[column.name] if column.name in there else pyarrow.nulls(rows.num_rows, column.type)
+            for column in schema  # one may have been added since
+        ]
+        fitting = pyarrow.Table.from_arrays(columns, names=schema.names).cast(schema)
         files: list[DataFile] = []
         try:
             for key, part in self._partitions(fitting):
@@ -70,6 +89,9 @@ class DataFiles:
         except OverflowError as beyond:  # PyIceberg describes partitions and files in Python's own dates
             self.discard(files)
             raise NotWritable(f"there are moments that Python's calendar does not have: {beyond}") from beyond
+        except NotPartitioned as cannot:
+            self.discard(files)
+            raise NotWritable(str(cannot)) from cannot
         except BaseException:
             self.discard(files)
             raise
@@ -91,10 +113,13 @@ class DataFiles:
         path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", key)
         encoded = self._encoded(rows)
         statistics = self._statistics(encoded)
-        self.store.write(self._key(path), encoded)
-        if in_order(self._read_back(path)).columns != in_order(rows).columns:
+        try:
+            self.store.write(self._key(path), encoded)
+            if in_order(self._read_back(path)).columns != in_order(rows).columns:
+                raise DataFileDiffers(f"{path} was written and reads back as something else. It was removed again.")
+        except BaseException:
             self.store.delete([self._key(path)])
-            raise DataFileDiffers(f"{path} was written and reads back as something else. It was removed again.")
+            raise
         return DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
@@ -147,7 +172,10 @@ class DataFiles:
         for field in spec.fields:
             kind = schema.find_field(field.source_id).field_type
             column = rows[schema.find_column_name(field.source_id)].combine_chunks()
-            values.append(field.transform.pyarrow_transform(kind)(column))
+            try:
+                values.append(field.transform.pyarrow_transform(kind)(column))
+            except (ValueError, NotImplementedError) as cannot:
+                raise NotPartitioned(f"partitioning by {field.name}: {cannot}") from cannot
         codes = numpy.zeros(rows.num_rows, numpy.int64)
         for value in values:
             encoded = value.dictionary_encode("encode")
@@ -164,7 +192,12 @@ class DataFiles:
                 PartitionFieldValue(field, value[int(place)].as_py())
                 for field, value in zip(spec.fields, values, strict=True)
             ]
-            yield PartitionKey(chosen, spec, schema), rows.slice(start, end - start)
+            key = PartitionKey(chosen, spec, schema)
+            try:
+                key.to_path()
+            except ValueError as cannot:  # such as two transforms of one column
+                raise NotPartitioned(str(cannot)) from cannot
+            yield key, rows.slice(start, end - start)
 
 
 def repetitive_columns(rows: pyarrow.Table) -> list[str]:
@@ -180,15 +213,45 @@ def repetitive_columns(rows: pyarrow.Table) -> list[str]:
     return found
 
 
-def append(table: "Table", branch: str, files: Iterable[DataFile], properties: Mapping[str, str]) -> int:
-    """Commit data files to a branch; returns the new snapshot."""
-    with (
-        table.transaction() as transaction,
-        transaction.update_snapshot(snapshot_properties=dict(properties), branch=branch).fast_append() as append_to,
-    ):
-        for file in files:
-            append_to.append_data_file(file)
-    snapshot = table.snapshot_by_name(branch)
-    if snapshot is None:
-        raise CompactionError(f"files were added to {'.'.join(table.name())}, but branch {branch} has no snapshot.")
-    return snapshot.snapshot_id
+def append(
+    table: "Table",
+    branch: str,
+    files: Iterable[DataFile],
+    properties: Mapping[str, str],
+    written_for: "TableMetadata | None" = None,
+) -> None:
+    """Commit data files to a branch of the table as this `table` knows it. If the branch, or the columns or the
+    partitioning that they were written for, have changed since, CommitFailedException; nothing is tried again."""
+    written_for = written_for or table.metadata
+    if _shape(table.metadata) != _shape(written_for):
+        raise CommitFailedException("the table's columns or its partitioning changed")
+    head = table.metadata.refs[branch].snapshot_id
+    producer = table.transaction().update_snapshot(snapshot_properties=dict(properties), branch=branch).fast_append()
+    for file in files:
+        producer.append_data_file(file)
+    added = producer._commit()[0][0]  # writes the manifests; it is we who commit
+    if not isinstance(added, AddSnapshotUpdate) or added.snapshot.parent_snapshot_id != head:
+        raise CommitFailedException(f"branch {branch} moved")
+    commit(
+        table,
+        (
+            AssertRefSnapshotId(ref=branch, snapshot_id=head),
+            AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
+            AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
+        ),
+        (
+            added,
+            SetSnapshotRefUpdate(
+                ref_name=branch,
+                type=SnapshotRefType.BRANCH,
+                snapshot_id=added.snapshot.snapshot_id,
+                max_ref_age_ms=BRANCH_LIFE_MS,
+                max_snapshot_age_ms=None,
+                min_snapshots_to_keep=None,
+            ),
+        ),
+    )
+
+
+def _shape(metadata: "TableMetadata") -> tuple[int, int]:
+    return metadata.current_schema_id, metadata.default_spec_id

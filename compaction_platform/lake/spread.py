@@ -37,6 +37,8 @@ SMALL_WORK_ITEMS = 512
 WORTH_A_TASK_BYTES = 256 << 20  # some seconds of work: the cost of the task is lost in it
 MOST_TASKS_PER_SLOT = 16
 MOST_JOBS_AT_ONCE = 16
+# What Spark says when it was the work that ended a Python worker, or the executor around it.
+SIGNS_OF_DEATH = ("exited unexpectedly", "ExecutorLostFailure", "ExecutorDeadException", "killed by an external signal")
 
 
 class SparkLost(CompactionError):
@@ -146,8 +148,9 @@ def _run_on_spark(
             except PySparkException as error:
                 _raise_if_lost(session, error)
                 if len(numbers) == 1:
-                    reason = f"the worker process died: {_reason(error)}"
-                    yield Outcome(items[numbers[0]], error=reason, trace=str(error), worker_died=True)
+                    reason = f"the worker process died, or could not start: {_reason(error)}"
+                    died = any(sign in str(error) for sign in SIGNS_OF_DEATH)
+                    yield Outcome(items[numbers[0]], error=reason, trace=str(error), worker_died=died)
                     continue
                 for half in (numbers[::2], numbers[1::2]):
                     running[pool.submit(_job, session, tag, function, items, [half])] = [half]
@@ -233,11 +236,15 @@ def _raise_if_lost(session: "SparkSession", cause: Exception) -> None:
     from pyspark.errors import PySparkException
 
     try:
-        session.range(1).collect()
+        session.range(1).mapInArrow(_unchanged, "id long").collect()  # a worker that does nothing, too
     except PySparkException:
         raise SparkLost(
             f"Spark stopped answering ({_reason(cause)}). Results received so far stand; run again to do the rest."
         ) from cause
+
+
+def _unchanged(batches: Iterable[Any]) -> Iterable[Any]:
+    return batches
 
 
 def _reason(error: Exception) -> str:

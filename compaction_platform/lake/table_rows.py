@@ -17,17 +17,20 @@ import pyarrow
 import pyarrow.parquet
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io.pyarrow import ArrowScan, _read_deletes
+from pyiceberg.manifest import FileFormat
 from pyiceberg.table import FileScanTask
 
-from compaction_platform.lake.canonical import canonical_type
+from compaction_platform.lake.canonical import Array, canonical_type
 from compaction_platform.lake.columns import arrow_schema
 from compaction_platform.lake.errors import CompactionError
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 Found = TypeVar("Found")
+READ_AT_ONCE = 4  # files; each holds a row group
 
 
 class NotReadable(CompactionError):
@@ -48,7 +51,8 @@ class TableRows:
             return ()
         try:
             return tuple(self.table.scan(self.row_filter, snapshot_id=self.snapshot_id).plan_files())
-        except (TypeError, ValueError) as cannot:  # no order among missing values; equality deletes
+        except (TypeError, ValueError, OverflowError) as cannot:
+            # no order among missing values; equality deletes; moments that Python's calendar does not have
             raise NotReadable(f"{'.'.join(self.table.name())}: {cannot}") from cannot
 
     @property
@@ -67,7 +71,7 @@ class TableRows:
     def each(self, look: Callable[["FileRows"], Found]) -> Iterator[Found]:
         """What `look` finds in each file, several at a time, small ones first. Whoever has heard enough may stop."""
         smallest_first = sorted(self.files, key=lambda task: task.file.file_size_in_bytes)
-        pool = ThreadPoolExecutor(os.cpu_count() or 1)
+        pool = ThreadPoolExecutor(min(READ_AT_ONCE, os.cpu_count() or 1))
         try:
             yield from pool.map(lambda task: look(FileRows(self, task)), smallest_first)
         finally:
@@ -84,42 +88,59 @@ class TableRows:
                     positions.setdefault(path, []).append(numpy.asarray(places))
         return {path: numpy.unique(numpy.concatenate(places)) for path, places in positions.items()}
 
-    def _read(self, task: FileScanTask, columns: Sequence[str]) -> pyarrow.Table:
+    def _read(self, task: FileScanTask, columns: Sequence[str], chosen: Array | None = None) -> pyarrow.Table:
+        """The rows that are left in a file, or those that are chosen of them by a mask."""
         schema = self.table.schema().select(*columns)
         types = arrow_schema(schema)
         wanted = pyarrow.schema([types.field(name) for name in columns])
         if not _is_wanted_whole(task):
             part = ArrowScan(self.table.metadata, self.table.io, schema, self.row_filter)
-            return part.to_table([task]).select(list(columns)).cast(wanted)
-        rows = self._read_directly(task.file.file_path, schema)
-        if rows is None:
+            rows = part.to_table([task]).select(list(columns)).cast(wanted)
+            return rows if chosen is None else rows.filter(pyarrow.array(chosen))
+        there = numpy.ones(task.file.record_count, dtype=bool)
+        if (deleted := self._deleted.get(task.file.file_path)) is not None:
+            there[deleted] = False
+        if chosen is not None:
+            there[numpy.flatnonzero(there)[~chosen]] = False
+        found = self._read_directly(task.file, schema, there)
+        if found is None:
             everything = ArrowScan(self.table.metadata, self.table.io, schema, AlwaysTrue())
-            rows = everything.to_table([FileScanTask(task.file)])
-        rows = rows.select(list(columns)).cast(wanted)
-        if rows.num_rows != task.file.record_count:
-            raise CompactionError(
-                f"{task.file.file_path} has {rows.num_rows} rows, the table's metadata says {task.file.record_count}."
-            )
-        if (deleted := self._deleted.get(task.file.file_path)) is None:
-            return rows
-        there = numpy.ones(rows.num_rows, dtype=bool)
-        there[deleted] = False
-        return rows.filter(pyarrow.array(there))
+            whole = everything.to_table([FileScanTask(task.file)])
+            _require_rows(task.file, whole.num_rows)
+            found = whole.filter(pyarrow.array(there))
+        return found.select(list(columns)).cast(wanted)
 
-    def _read_directly(self, path: str, schema: "Schema") -> pyarrow.Table | None:
-        """All rows of a file that has these columns just as the table has them."""
-        with self.table.io.new_input(path).open() as stored:
+    def _read_directly(self, data_file: "DataFile", schema: "Schema", there: Array) -> pyarrow.Table | None:
+        """These rows of a file that has the columns just as the table has them, a row group at a time."""
+        if data_file.file_format != FileFormat.PARQUET:
+            return None
+        with self.table.io.new_input(data_file.file_path).open() as stored:
             file = pyarrow.parquet.ParquetFile(stored, pre_buffer=True, page_checksum_verification=True)
-            there = {column.name: column for column in file.schema_arrow}
+            physical = {column.name: column for column in file.schema_arrow}
             for field, wanted in zip(schema.fields, arrow_schema(schema), strict=True):
-                found = there.get(wanted.name)
+                found = physical.get(wanted.name)
                 if found is None or canonical_type(found.type) != canonical_type(wanted.type):
                     return None
                 if (found.metadata or {}).get(b"PARQUET:field_id") != str(field.field_id).encode():
                     return None
                 if pyarrow.types.is_nested(wanted.type):
                     return None  # what is inside has identities of its own
-            return file.read(columns=schema.column_names)
+            counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+            _require_rows(data_file, sum(counts))
+            groups: list[pyarrow.Table] = []
+            start = 0
+            for number, count in enumerate(counts):
+                wanted_here = there[start : start + count]
+                start += len(wanted_here)
+                if wanted_here.any() or not groups:
+                    rows = file.read_row_group(number, columns=schema.column_names)
+                    groups.append(rows if wanted_here.all() else rows.filter(pyarrow.array(wanted_here)))
+            return pyarrow.concat_tables(groups) if groups else file.read(columns=schema.column_names)
+
+
+def _require_rows(file: "DataFile", rows: int) -> None:
+    if rows != file.record_count:
+        raise CompactionError(f"{file.file_path} has {rows} rows, the table's metadata says {file.record_count}.")
 
 
 @dataclass(frozen=True)
@@ -133,8 +154,9 @@ class FileRows:
     def path(self) -> str:
         return self.task.file.file_path
 
-    def read(self, columns: Sequence[str]) -> pyarrow.Table:
-        return self.of._read(self.task, columns)
+    def read(self, columns: Sequence[str], chosen: Array | None = None) -> pyarrow.Table:
+        """All rows, or those that a mask chooses."""
+        return self.of._read(self.task, columns, chosen)
 
 
 def _is_wanted_whole(task: FileScanTask) -> bool:

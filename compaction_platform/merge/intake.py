@@ -206,7 +206,10 @@ class Intake:
                 self.say(
                     f"the process that read {group[0].key} and {len(group) - 1} more files died; reading one by one"
                 )
-                yield from self._land(landing, [[file] for file in group])
+                try:
+                    yield from self._land(landing, [[file] for file in group])
+                except CompactionError as error:
+                    failed.append(str(error))
         if failed:
             raise CompactionError(f"files could not be read, and nothing was merged. {failed[0]}")
 

@@ -42,6 +42,7 @@ class Landed:
     files: tuple["DataFile", ...] = ()
     partitions: Partitions | None = field(default_factory=list)
     hashes: Array | None = None
+    spec_id: int | None = None  # the table's partitioning that the files were written for
     unwritable: bool = False  # rows that only Spark can write; nothing of these files was left
 
 
@@ -61,7 +62,8 @@ class Landing:
                 if self.data_files is not None:
                     written = tuple(self.data_files.write(rows))
                     hashes = key_hashes(rows, self.rules.key)
-                    landed.append(Landed((), written, partitions_of(self.rules, rows), hashes))
+                    spec = self.data_files.metadata.default_spec_id
+                    landed.append(Landed((), written, partitions_of(self.rules, rows), hashes, spec))
         except BaseException as failed:
             if self.data_files is not None:
                 self.data_files.discard(file for part in landed for file in part.files)
@@ -103,6 +105,7 @@ def together(parts: Iterable[Landed]) -> Landed:
         tuple(file for part in parts for file in part.files),
         None if any(part.partitions is None for part in parts) else [(*values, n) for values, n in counts.items()],
         numpy.concatenate(hashes) if hashes and rows == sum(map(len, hashes)) <= MOST_HASHES else None,
+        next((part.spec_id for part in parts if part.spec_id is not None), None),
         any(part.unwritable for part in parts),
     )
 

@@ -18,6 +18,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.lake.branches import create_branch, drop_branch, publish_branch
 from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.columns import arrow_schema
 from compaction_platform.lake.data_files import NotWritable, append
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.history import published
@@ -135,10 +136,10 @@ class Merger:
             for number in range(1, ATTEMPTS + 1):
                 table = self.load_table()
                 self._require_merge_on_read(table)
-                bounds = self._bounds(batch, table)
-                before = TableRows(table, table.metadata.current_snapshot_id, bounds.as_filter())
-                attempt = Attempt(batch, table, bounds, before, number, properties)
                 try:
+                    bounds = self._bounds(batch, table)
+                    before = TableRows(table, table.metadata.current_snapshot_id, bounds.as_filter())
+                    attempt = Attempt(batch, table, bounds, before, number, properties)
                     return self._effect(attempt) if dry_run else self._merge_once(attempt)
                 except (CommitFailedException, PySparkException) as failed:
                     if not _is_conflict(failed):
@@ -205,7 +206,7 @@ class Merger:
                 self.say("every staged row is in the table already; nothing to publish")
                 drop_branch(attempt.table, branch)
                 return replace(result, snapshot_id=attempt.base)
-            self._publish(attempt, branch)
+            self._publish(attempt, branch, result)
         except BaseException:
             with suppress(Exception):
                 drop_branch(self.load_table(), branch)
@@ -216,11 +217,12 @@ class Merger:
     def _hashes_if_all_keys_are_new(self, attempt: Attempt) -> Any | None:
         """The hashes of the keys in the touched partitions, if none of the batch is there; None if one may be."""
         hashes = attempt.batch.key_hashes
+        if hashes is None or not attempt.batch.makes_good_files or self.rules.partition_may_change:
+            return None
         kinds = [attempt.batch.columns.field(name).type for name in self.rules.key]
-        if hashes is None or not attempt.batch.makes_good_files:
-            return None
-        if self.rules.partition_may_change or any(map(pyarrow.types.is_floating, kinds)):  # (there are two zeros)
-            return None
+        now = arrow_schema(attempt.table.schema().select(*self.rules.key))
+        if kinds != [now.field(name).type for name in self.rules.key] or any(map(pyarrow.types.is_floating, kinds)):
+            return None  # equal keys of two types have different hashes, and there are two zeros
         try:
             if attempt.before.rows_at_most > ROWS_READ_HERE:
                 return None
@@ -236,17 +238,28 @@ class Merger:
 
     def _append(self, attempt: Attempt, branch: str, files: "list[DataFile]", hashes_before: Any) -> Merged:
         """Every key is new: the batch becomes data files of the table as it is."""
-        hashes: Any = attempt.batch.key_hashes
-        create_branch(attempt.table, branch, self.session, self.name)
-        append(attempt.table, branch, files, attempt.properties)
+        written_for = attempt.table.metadata
+        try:
+            create_branch(attempt.table, branch, self.session, self.name)
+            append(attempt.table, branch, files, attempt.properties, written_for)
+        except CommitFailedException:
+            attempt.batch.take_back(files)  # nothing refers to them
+            raise
         result = self._counted(attempt, branch)
         self.say(f"appended to a branch: {result.inserted:,} rows, all of new keys; auditing")
         return self._audited(
             attempt,
             branch,
             result,
-            lambda: audit_of_appended(self._after(attempt, branch), files, hashes_before, hashes),
+            lambda: self._audit_of_appended(attempt, branch, files, hashes_before),
         )
+
+    def _audit_of_appended(self, attempt: Attempt, branch: str, files: "list[DataFile]", hashes_before: Any) -> Audit:
+        hashes: Any = attempt.batch.key_hashes
+        try:
+            return audit_of_appended(self._after(attempt, branch), files, hashes_before, hashes)
+        except NotReadable:
+            return self._audit_on_spark(attempt, branch, len(hashes_before))
 
     def _merge_on_spark(self, attempt: Attempt, branch: str) -> Merged:
         batch, bounds = attempt.batch, attempt.bounds
@@ -288,8 +301,9 @@ class Merger:
                 else:
                     self.session.conf.set(name, value)
 
-    def _publish(self, attempt: Attempt, branch: str) -> None:
-        publish_branch(attempt.table, branch, attempt.base)
+    def _publish(self, attempt: Attempt, branch: str, result: Merged) -> None:
+        assert result.snapshot_id is not None  # noqa: S101 (for the type checker: `_counted` has seen it)
+        publish_branch(attempt.table, branch, attempt.base, result.snapshot_id)
 
     # ------------------------------------------------------------ the proof
 
@@ -334,13 +348,19 @@ class Merger:
                 after = self._after(attempt, branch)
                 if after.rows_at_most <= ROWS_READ_HERE:
                     audit = audit_of_merged(self.rules, after, batch.rows, batch.key_hashes, rows_before)
-                    if not audit.wrong_rows and not audit.doubled_keys:
+                    if not audit.unsure:
                         return audit
+                    self.say("the audit wants a second look; Spark counts again")
+        return self._audit_on_spark(attempt, branch, rows_before)
+
+    def _audit_on_spark(self, attempt: Attempt, branch: str, rows_before: int) -> Audit:
+        batch = attempt.batch
         query = sql.audit(
             self.rules, batch.columns, result=self._in_branch(branch), staged=batch.view, bounds=attempt.bounds
         )
         (row,) = self.session.sql(query, attempt.bounds.values).collect()
-        return Audit(rows_before=rows_before, **{name: int(value) for name, value in row.asDict().items()})
+        counts: dict[str, Any] = {name: int(value) for name, value in row.asDict().items()}
+        return Audit(rows_before=rows_before, **counts)
 
     def _audited(self, attempt: Attempt, branch: str, result: Merged, take_audit: Callable[[], Audit]) -> Merged:
         audit = take_audit()

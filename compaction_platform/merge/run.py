@@ -106,14 +106,14 @@ class MergeRun:
                 plan[batch.hour] = batch
         merged = Merged(table.metadata.current_snapshot_id)
         if plan:
+            spread = self.spread()
+            session = spread.session
+            assert session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
+            merger = Merger(self.rules, self.settings, session, spread.slots, self.run_id, self.say)
             read = self._read(list(plan.values()), table, "comparison" if self.dry_run else "merge", strict=strict)
             try:
                 manifests |= read.manifests
                 digests = {hour: manifest.digest for hour, manifest in read.manifests.items()}
-                spread = self.spread()
-                session = spread.session
-                assert session is not None  # noqa: S101 (for the type checker: a merge always has Spark)
-                merger = Merger(self.rules, self.settings, session, spread.slots, self.run_id, self.say)
                 merged = merger.merge(read.taken, digests, dry_run=self.dry_run)
             finally:
                 read.taken.release()
@@ -129,9 +129,18 @@ class MergeRun:
         self.say(f"reading {len(files)} files of {len(batches)} hours, {sum(f.size for f in files) / 1e6:.1f} MB")
         intake = Intake(self.rules, self.settings, self.spread(), self.dry_run, self.say)
         taken = intake.take_in(files, table, rows_for)
+        try:
+            return Read(taken, self._written_down(batches, taken, strict=strict))
+        except BaseException:
+            taken.discard(table, self.settings)
+            raise
+
+    def _written_down(
+        self, batches: "Sequence[Batch | IntakeBatch]", taken: TakenIn, *, strict: bool
+    ) -> dict[str, Manifest]:
+        """A manifest for each hour."""
         changed = [report for report in taken.reports if report.fate != "sound"]
         if strict and changed:
-            taken.discard(table, self.settings)
             raise StagingChanged(
                 f"{len(changed)} files are not what the intake saw any more, the first: {changed[0].key} "
                 f"({changed[0].reason}). Nothing was merged. Materialize bronze and silver together."
@@ -143,7 +152,7 @@ class MergeRun:
             shelf = manifests_of(self.places, self.settings)
             for manifest in manifests.values():
                 shelf.put(manifest.hour, manifest.digest, manifest.to_json())
-        return Read(taken, manifests)
+        return manifests
 
     def _earlier_manifest(self, batch: "Batch | IntakeBatch") -> Manifest | None:
         if isinstance(batch, IntakeBatch):

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,10 @@ class StagedRowsLost(CompactionError):
     """What Spark holds of the staged files is not what was read from them."""
 
 
+class PartitioningChanged(CompactionError):
+    """A batch was written as data files for another partitioning than the table has now."""
+
+
 class StagedBatch:
     """What a merge asks of a batch. Spark is given the rows only when they are asked for by name."""
 
@@ -82,6 +86,9 @@ class StagedBatch:
         """The batch as verified data files of the table, for a commit."""
         raise NotImplementedError
 
+    def take_back(self, files: "list[DataFile]") -> None:
+        """These data files were surely not committed."""
+
     def close(self) -> None:
         """Nothing of the batch is needed any more."""
         if "view" in self.__dict__:
@@ -99,6 +106,7 @@ class HeldBatch(StagedBatch):
     def __init__(self, *common: Any, rows: pyarrow.Table, slots: int) -> None:
         super().__init__(*common)
         self.rows = newest_of_each_key(self.rules, rows)
+        self.table: Table | None = None
         self.slots = slots
         self.key_hashes = numpy.sort(key_hashes(self.rows, self.rules.key))
 
@@ -116,7 +124,12 @@ class HeldBatch(StagedBatch):
         return {**FEW_ROWS, "spark.sql.shuffle.partitions": str(self.slots)}
 
     def data_files(self, table: "Table") -> "list[DataFile]":
+        self.table = table
         return DataFiles.of(table, self.settings).write(self.rows)
+
+    def take_back(self, files: "list[DataFile]") -> None:
+        if self.table is not None:
+            DataFiles.of(self.table, self.settings).discard(files)
 
 
 class _LargeBatch(StagedBatch):
@@ -177,12 +190,15 @@ class LandedBatch(_LargeBatch):
 
     @cached_property
     def view(self) -> str:
+        self._drop_branch()  # of an attempt that failed
         self.table.refresh()
         before = self.table.metadata.current_snapshot_id
         self.branch = f"staged_{secrets.token_hex(6)}"
         name = qualified_name(self.settings, *self.rules.identifier)
+        files, written_for = self.data_files(self.table), self.table.metadata
         create_branch(self.table, self.branch, self.session, name)
-        appended = append(self.table, self.branch, self.data_files(self.table), {})
+        append(self.table, self.branch, files, {}, written_for)
+        appended = self.table.metadata.refs[self.branch].snapshot_id
         only_these = (
             {"start-snapshot-id": str(before), "end-snapshot-id": str(appended)}
             if before is not None
@@ -198,13 +214,27 @@ class LandedBatch(_LargeBatch):
         return self.landed.partitions
 
     def data_files(self, table: "Table") -> "list[DataFile]":
+        if self.landed.spec_id != table.metadata.default_spec_id:
+            raise PartitioningChanged(
+                f"{self.rules.full_name} is partitioned in another way than when the batch was read. "
+                "Nothing was merged; run again."
+            )
         self.referred_to = True
         return list(self.landed.files)
 
+    def take_back(self, files: "list[DataFile]") -> None:
+        self.referred_to = self.branch is not None  # they are kept for the next attempt
+
     def close(self) -> None:
-        super().close()
+        """What fails here is left to the expiry of snapshots: the merge is done, or has failed for another reason."""
+        with suppress(Exception):
+            super().close()
+        with suppress(Exception):
+            self._drop_branch()
         if not self.referred_to:
             DataFiles.of(self.table, self.settings).discard(self.landed.files)
+
+    def _drop_branch(self) -> None:
         if self.branch is not None:
             self.table.refresh()
             drop_branch(self.table, self.branch)
@@ -219,6 +249,12 @@ def staged_batch(
     if taken.table is not None:
         batch = HeldBatch(*common, rows=taken.table, slots=slots)
     elif taken.landed is not None:
+        there = sum(file.record_count for file in taken.landed.files)
+        if there != taken.count:
+            taken.discard(table, settings)
+            raise StagedRowsLost(
+                f"{taken.count:,} rows were read and {there:,} written. Nothing was merged; run again."
+            )
         batch = LandedBatch(*common, landed=taken.landed, table=table)
     else:
         assert taken.frame is not None  # noqa: S101 (for the type checker: one of the three is there)

@@ -162,10 +162,12 @@ def test_two_merges_at_once_both_take_effect(scene: Scene, settings: Settings, m
     scene.check()
 
 
-def test_merges_that_race_in_earnest(scene: Scene, settings: Settings) -> None:
+@pytest.mark.parametrize("keys", ["the same", "new"])
+def test_merges_that_race_in_earnest(scene: Scene, settings: Settings, keys: str) -> None:
     """Each hour in a thread and a Spark session of its own; whoever comes second does it again."""
     for hour in (2, 3):
-        scene.stage(f"{hour}.parquet", [event(str(n), hour, hour * 1.0) for n in range(hour * 5, 60)], hour)
+        names = [f"{hour}-{number}" if keys == "new" else str(number) for number in range(hour * 5, 60)]
+        scene.stage(f"{hour}.parquet", [event(name, hour, hour * 1.0) for name in names], hour)
 
     def merge(hour: int) -> None:
         with spark_session(settings) as session:

@@ -8,9 +8,16 @@ from typing import Any
 
 import pyarrow
 import pytest
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual, IsNull, Or
 
-from compaction_platform.lake.branches import create_branch, publish_branch
+from compaction_platform.lake.branches import (
+    BRANCH_LIFE_MS,
+    BranchUnrelated,
+    create_branch,
+    drop_branch,
+    publish_branch,
+)
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.data_files import DataFileDiffers, DataFiles, NotWritable, append, repetitive_columns
 from compaction_platform.lake.needs import Column, IcebergTable
@@ -71,7 +78,8 @@ def publish(table: Any, spark: Any, files: Any) -> None:
     base = table.metadata.current_snapshot_id
     create_branch(table, "b", spark, spark_name(table))
     append(table, "b", files, {"who": "test"})
-    publish_branch(table, "b", base)
+    assert table.metadata.refs["b"].max_ref_age_ms == BRANCH_LIFE_MS, "if we die now, it goes with the next expiry"
+    publish_branch(table, "b", base, table.metadata.refs["b"].snapshot_id)
 
 
 @pytest.mark.parametrize(
@@ -130,6 +138,36 @@ def test_a_filter_that_cuts_files_apart(new_table: NewTable, settings: Settings,
     read = pyarrow.concat_tables(found.each(lambda file: file.read(["id"])))
     assert sorted(read["id"].to_pylist()) == list(range(101, 400, 2))
     assert found.count() == 150
+
+
+def test_a_branch_that_is_gone_or_moved_is_not_begun_anew(new_table: NewTable, settings: Settings, spark: Any) -> None:
+    """Otherwise the new snapshot would have no parent, and publishing it would lose everything else."""
+    table = new_table()
+    publish(table, spark, DataFiles.of(table, settings).write(rows(10)))
+    main = table.metadata.current_snapshot_id
+    create_branch(table, "b", spark, spark_name(table))
+    other = open_catalog(settings).load_table(table.name())
+    drop_branch(other, "b")
+    with pytest.raises(CommitFailedException):
+        append(table, "b", DataFiles.of(table, settings).write(rows(10, 10)), {})
+    table.refresh()
+    assert set(table.metadata.refs) == {"main"}
+    assert table.metadata.current_snapshot_id == main
+
+
+def test_only_what_continues_main_is_published(new_table: NewTable, settings: Settings, spark: Any) -> None:
+    table = new_table()
+    publish(table, spark, DataFiles.of(table, settings).write(rows(10)))
+    first = table.metadata.current_snapshot_id
+    create_branch(table, "old", spark, spark_name(table))
+    publish(table, spark, DataFiles.of(table, settings).write(rows(10, 10)))
+    main = table.metadata.current_snapshot_id
+    with pytest.raises(BranchUnrelated, match="Nothing was published"):
+        publish_branch(table, "old", main, first)
+    with pytest.raises(CommitFailedException):
+        publish_branch(table, "old", first, first)
+    table.refresh()
+    assert table.metadata.current_snapshot_id == main
 
 
 def test_a_table_without_a_snapshot_has_no_rows(new_table: NewTable) -> None:

@@ -174,3 +174,48 @@ def test_a_file_that_kills_its_reader_is_set_aside_and_the_others_go_on(
     assert path.read_bytes() in kept.values()
     assert any(json.loads(data)["key"] == bad.key for name, data in kept.items() if name.endswith("reason.json"))
     assert data_files(scene) == known_files(scene)
+
+
+# ---------------------------------------------------------------- a table that changes meanwhile
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[int]:
+    """Let something happen once, after the batch was read and before it is written."""
+    happened: list[int] = []
+    real = Merger._merge_once
+
+    def interrupted(self: Merger, *arguments: Any) -> Any:
+        if not happened:
+            happened.append(1)
+            act()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Merger, "_merge_once", interrupted)
+    return happened
+
+
+@pytest.mark.parametrize("limit", [-1, 1 << 30], ids=["large", "small"])
+def test_a_column_that_another_merge_adds(scene: Scene, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", limit)
+    scene.stage("new.parquet", NEW, 1)
+    happened = meanwhile(monkeypatch, lambda: scene.sql("ALTER TABLE {table} ADD COLUMN colour string"))
+    result = scene.merge(1).merged
+    assert (happened, result.published, result.attempts) == ([1], True, 2)
+    assert len(scene.content()) == 80
+    assert {row["colour"] for row in scene.content()} == {None}
+    assert data_files(scene) == known_files(scene)
+
+
+def test_another_partitioning_while_a_large_batch_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files were written for the old one: with them, readers would look for rows in the wrong places."""
+    before = data_files(scene)
+    scene.stage("new.parquet", NEW, 1)
+    meanwhile(monkeypatch, lambda: scene.sql("ALTER TABLE {table} ADD PARTITION FIELD bucket(4, event_id)"))
+    with pytest.raises(CompactionError, match="partitioned in another way") as failed:
+        scene.run().take_in_and_merge([scene.hour(1)])
+    assert "Nothing was merged" in str(failed.value)
+    assert data_files(scene) == before
+    scene.merge(1)
+    scene.check()
+    found = {row.event_id for row in scene.sql("SELECT event_id FROM {table} WHERE event_id = 'new-7'")}
+    assert found == {"new-7"}

@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import permutations
 
 import pyarrow
@@ -235,6 +236,24 @@ def test_moments_outside_the_calendar_and_missing_ones(scene: Scene) -> None:
         ("far", 9089380393200000000),
         ("none", None),
     ]
+
+
+def test_events_without_a_time_beside_others_that_are_new(scene: Scene) -> None:
+    scene.stage("a.parquet", [event("a"), {**event("b"), "event_time": None}])
+    assert scene.merge(0).merged.inserted == 2
+    scene.stage("b.parquet", [event("c"), {**event("d"), "event_time": None}, {**event("b", 3), "event_time": None}], 1)
+    assert scene.merge(1).merged.inserted == 2
+    scene.check()
+
+
+@pytest.mark.parametrize("unit", ["month", "year"])
+def test_the_last_month_of_the_calendar(new_scene: NewScene, unit: str) -> None:
+    scene = new_scene(partition_by=(PartitionField("event_time", unit),))
+    last = datetime(9999, 12, 31, 23, tzinfo=UTC)
+    for hour in (0, 1):
+        scene.stage(f"{hour}.parquet", [{**event("a", hour, hour * 1.0), "event_time": last}, event(f"b{hour}")], hour)
+        scene.merge(hour)
+        scene.check()
 
 
 def test_nested_columns_are_kept_and_compared(new_scene: NewScene) -> None:
