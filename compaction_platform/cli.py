@@ -158,6 +158,7 @@ def plan(uri: Uri, target_mb: TargetMb = 128, as_json: AsJson = False) -> None:
     from compaction_platform.compact.show import plan_as_json, plan_as_table
 
     planned, before = _compact_run(uri, target_mb).plan()
+    _require_files(uri, before.files)
     if as_json:
         typer.echo(json.dumps(plan_as_json(planned, before), indent=1))
     else:
@@ -180,12 +181,18 @@ def compact(
     with _stoppable(), contextlib.ExitStack() as until_done:
         run = _compact_run(uri, target_mb, until_done, (lambda text: None) if as_json else console.print)
         report = run.run()
+    _require_files(uri, report.before.files)
     if as_json:
         typer.echo(json.dumps(report_as_json(report), indent=1))
     else:
         console.print(report_as_table(report))
     if report.failed or report.not_removed:
         raise typer.Exit(1)
+
+
+def _require_files(uri: str, files: int) -> None:
+    if files == 0:
+        raise CompactionError(f"{uri} does not exist, or there is no file in it.")
 
 
 def _compact_run(

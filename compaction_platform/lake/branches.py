@@ -1,11 +1,15 @@
 """Branches of an Iceberg table: write where no reader looks, then publish in one atomic step."""
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException, RESTError
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertDefaultSpecId,
     AssertRefSnapshotId,
     AssertTableUUID,
     RemoveSnapshotRefUpdate,
@@ -18,7 +22,9 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.names import quoted
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import SparkSession
 
 BRANCH_LIFE_MS = 24 * 3600 * 1000  # a branch left by a killed run goes with the next expiry of snapshots
@@ -44,6 +50,46 @@ def create_branch(table: "Table", branch: str, session: "SparkSession", spark_na
 def drop_branch(table: "Table", branch: str) -> None:
     if branch in table.metadata.refs:
         table.manage_snapshots().remove_branch(branch).commit()
+
+
+def append(
+    table: "Table",
+    branch: str,
+    files: Iterable["DataFile"],
+    properties: Mapping[str, str],
+    written_for: "TableMetadata | None" = None,
+) -> None:
+    """Commit data files to a branch of the table as this `table` knows it. If the branch, or the columns or the
+    partitioning that they were written for, have changed since, CommitFailedException; nothing is tried again."""
+    written_for = written_for or table.metadata
+    if _shape(table.metadata) != _shape(written_for):
+        raise CommitFailedException("the table's columns or its partitioning changed")
+    head = table.metadata.refs[branch].snapshot_id
+    producer = table.transaction().update_snapshot(snapshot_properties=dict(properties), branch=branch).fast_append()
+    for file in files:
+        producer.append_data_file(file)
+    added = producer._commit()[0][0]  # writes the manifests; it is we who commit
+    if not isinstance(added, AddSnapshotUpdate) or added.snapshot.parent_snapshot_id != head:
+        raise CommitFailedException(f"branch {branch} moved")
+    commit(
+        table,
+        (
+            AssertRefSnapshotId(ref=branch, snapshot_id=head),
+            AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
+            AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
+        ),
+        (
+            added,
+            SetSnapshotRefUpdate(
+                ref_name=branch,
+                type=SnapshotRefType.BRANCH,
+                snapshot_id=added.snapshot.snapshot_id,
+                max_ref_age_ms=BRANCH_LIFE_MS,
+                max_snapshot_age_ms=None,
+                min_snapshots_to_keep=None,
+            ),
+        ),
+    )
 
 
 def publish_branch(table: "Table", branch: str, base: int | None, result: int) -> None:
@@ -94,3 +140,7 @@ def _descends(table: "Table", snapshot_id: int, ancestor: int) -> bool:
     while current is not None and current != ancestor:
         current = parents.get(current)
     return current == ancestor
+
+
+def _shape(metadata: "TableMetadata") -> tuple[int, int]:
+    return metadata.current_schema_id, metadata.default_spec_id

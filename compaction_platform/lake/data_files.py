@@ -4,14 +4,13 @@
 """
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy
 import pyarrow
 import pyarrow.parquet
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.io.pyarrow import (
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
@@ -21,17 +20,8 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table.locations import LocationProvider, load_location_provider
-from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCurrentSchemaId,
-    AssertDefaultSpecId,
-    AssertRefSnapshotId,
-    SetSnapshotRefUpdate,
-)
 from pyiceberg.typedef import Record
 
-from compaction_platform.lake.branches import BRANCH_LIFE_MS, commit
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import in_order
 from compaction_platform.lake.objects import Objects
@@ -211,47 +201,3 @@ def repetitive_columns(rows: pyarrow.Table) -> list[str]:
         if len(sample[field.name].unique()) <= sample.num_rows * REPEATED:
             found.append(field.name)
     return found
-
-
-def append(
-    table: "Table",
-    branch: str,
-    files: Iterable[DataFile],
-    properties: Mapping[str, str],
-    written_for: "TableMetadata | None" = None,
-) -> None:
-    """Commit data files to a branch of the table as this `table` knows it. If the branch, or the columns or the
-    partitioning that they were written for, have changed since, CommitFailedException; nothing is tried again."""
-    written_for = written_for or table.metadata
-    if _shape(table.metadata) != _shape(written_for):
-        raise CommitFailedException("the table's columns or its partitioning changed")
-    head = table.metadata.refs[branch].snapshot_id
-    producer = table.transaction().update_snapshot(snapshot_properties=dict(properties), branch=branch).fast_append()
-    for file in files:
-        producer.append_data_file(file)
-    added = producer._commit()[0][0]  # writes the manifests; it is we who commit
-    if not isinstance(added, AddSnapshotUpdate) or added.snapshot.parent_snapshot_id != head:
-        raise CommitFailedException(f"branch {branch} moved")
-    commit(
-        table,
-        (
-            AssertRefSnapshotId(ref=branch, snapshot_id=head),
-            AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
-            AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
-        ),
-        (
-            added,
-            SetSnapshotRefUpdate(
-                ref_name=branch,
-                type=SnapshotRefType.BRANCH,
-                snapshot_id=added.snapshot.snapshot_id,
-                max_ref_age_ms=BRANCH_LIFE_MS,
-                max_snapshot_age_ms=None,
-                min_snapshots_to_keep=None,
-            ),
-        ),
-    )
-
-
-def _shape(metadata: "TableMetadata") -> tuple[int, int]:
-    return metadata.current_schema_id, metadata.default_spec_id

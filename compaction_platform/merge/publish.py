@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
-from compaction_platform.lake.branches import create_branch, drop_branch, publish_branch
+from compaction_platform.lake.branches import append, create_branch, drop_branch, publish_branch
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.columns import arrow_schema
-from compaction_platform.lake.data_files import NotWritable, append
+from compaction_platform.lake.data_files import NotWritable
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.history import published
 from compaction_platform.lake.names import quoted

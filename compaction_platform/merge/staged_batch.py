@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyarrow
 
-from compaction_platform.lake.branches import create_branch, drop_branch
+from compaction_platform.lake.branches import append, create_branch, drop_branch
 from compaction_platform.lake.canonical import Array
-from compaction_platform.lake.data_files import DataFiles, append
+from compaction_platform.lake.data_files import DataFiles
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.spark import qualified_name
 from compaction_platform.merge import sql

@@ -14,12 +14,13 @@ from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual, IsNull, Or
 from compaction_platform.lake.branches import (
     BRANCH_LIFE_MS,
     BranchUnrelated,
+    append,
     create_branch,
     drop_branch,
     publish_branch,
 )
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.data_files import DataFileDiffers, DataFiles, NotWritable, append, repetitive_columns
+from compaction_platform.lake.data_files import DataFileDiffers, DataFiles, NotWritable, repetitive_columns
 from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.table_rows import NotReadable, TableRows

@@ -1,0 +1,107 @@
+"""The same on S3 and in Spark tasks, and by the command."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform_tests.compact.yard import TINY, Yard, local_yard, rows
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def yard(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Yard:
+    monkeypatch.setattr("compaction_platform.compact.run.SMALL_WORK_BYTES", -1)
+    monkeypatch.setattr("compaction_platform.lake.spread.SMALL_WORK_BYTES", -1)
+    return Yard(f"{settings.lake_uri}/yard-{secrets.token_hex(4)}", settings, lambda: Spread(spark, 2))
+
+
+def test_directories_on_s3_are_compacted_in_spark_tasks(yard: Yard) -> None:
+    for hour in range(3):
+        for number in range(12):
+            yard.put(f"dt=2026-11-01/hour={hour:02d}/part {number:03d}.parquet", rows(number * 50))
+    yard.put("dt=2026-11-01/hour=00/bad.parquet", b"PAR1 not Parquet PAR1")
+    before = yard.content(unreadable=["dt=2026-11-01/hour=00/bad.parquet"])
+    report = yard.compact()
+    assert (report.failed, report.files_compacted, len(report.made)) == ({}, 36, 3)
+    assert yard.content(unreadable=["dt=2026-11-01/hour=00/bad.parquet"]) == before
+    assert len(yard.files()) == 4
+    assert set(yard.notes()) == {"dt=2026-11-01/hour=00/bad.parquet"}
+    assert yard.run().plan()[0].is_empty
+
+
+def test_an_upload_to_s3_that_is_there_already_is_finished(yard: Yard) -> None:
+    for number in range(4):
+        yard.put(f"{number}.parquet", rows(number * 50))
+    before = yard.content()
+    kept = {key: bytes(yard.store.read(key)) for key in yard.files()}
+    yard.compact()
+    (output,) = yard.outputs()
+    for key, data in kept.items():  # as if the run had died before it removed them; S3 gives equal bytes equal etags
+        yard.store.write(key, data)
+    assert len(yard.compact().plan.superseded) == 4
+    assert yard.files() == [output]
+    assert yard.content() == before
+
+
+def test_several_outputs_of_one_directory(yard: Yard) -> None:
+    import numpy
+    import pyarrow
+
+    chance = numpy.random.default_rng(1)
+    for number in range(20):
+        yard.put(
+            f"{number:02d}.parquet", pyarrow.table({"id": chance.integers(0, 1 << 62, 30_000)}), compression="none"
+        )
+    before = yard.content()
+    report = yard.compact(policy=TINY)
+    assert len(report.made) > 2
+    assert yard.content() == before
+    assert yard.run(policy=TINY).plan()[0].is_empty
+
+
+def command(lake: EmbeddedLake, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(Path(sys.executable).parent / "compaction"), *arguments],
+        env={**lake.isolated_environment(os.environ), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_command_plans_compacts_and_has_nothing_left_to_do(lake: EmbeddedLake, tmp_path: Path) -> None:
+    yard = local_yard(tmp_path / "yard", Settings(_env_file=None))
+    for number in range(10):
+        yard.put(f"{number}.parquet", rows(number * 50))
+    yard.put("notes.txt", b"x")
+    before = yard.content()
+    planned = command(lake, "plan", yard.uri)
+    assert planned.returncode == 0, planned.stderr
+    assert "11 files now, 2 afterwards" in planned.stdout
+    assert "not Parquet, by its name (e.g. notes.txt)" in planned.stdout
+    dry = command(lake, "compact", yard.uri, "--dry-run", "--json")
+    assert json.loads(dry.stdout)["files_to_compact"] == 10
+    assert len(yard.files()) == 11
+    done = command(lake, "compact", yard.uri)
+    assert done.returncode == 0, done.stderr
+    assert "10 → 1" in done.stdout
+    assert {row["id"] for row in yard.content()[""]} == {row["id"] for row in before[""]}
+    again = json.loads(command(lake, "compact", yard.uri, "--json").stdout)
+    assert (again["files_compacted"], again["plan"]["bins"]) == (0, [])
+
+
+def test_the_command_says_when_there_is_no_such_directory(lake: EmbeddedLake, tmp_path: Path) -> None:
+    ended = command(lake, "compact", str(tmp_path / "nowhere"))
+    assert ended.returncode == 1
+    assert "nowhere" in ended.stderr
