@@ -92,7 +92,8 @@ def share_out(weights: Sequence[int], slots: int) -> list[list[int]]:
     if not weights:
         return []
     worth = round(sum(weights) / WORTH_A_TASK_BYTES)
-    count = min(len(weights), max(slots, min(worth, slots * MOST_TASKS_PER_SLOT)))
+    rounds = max(1, min(math.ceil(worth / slots), MOST_TASKS_PER_SLOT))  # a round that is not full leaves slots idle
+    count = min(len(weights), rounds * slots)
     tasks: list[list[int]] = [[] for _ in range(count)]
     lightest = [(0, 0, task) for task in range(count)]
     for number in sorted(range(len(weights)), key=lambda number: -weights[number]):

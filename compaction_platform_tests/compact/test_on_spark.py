@@ -101,6 +101,31 @@ def test_the_command_plans_compacts_and_has_nothing_left_to_do(lake: EmbeddedLak
     assert (again["files_compacted"], again["plan"]["bins"]) == (0, [])
 
 
+def test_the_command_starts_a_spark_of_its_own_for_much_work(tmp_path: Path) -> None:
+    import numpy
+    import pyarrow
+
+    yard = local_yard(tmp_path / "yard", Settings(_env_file=None))
+    chance = numpy.random.default_rng(2)
+    for number in range(9):
+        table = pyarrow.table({"id": chance.integers(0, 1 << 62, 500_000)})
+        yard.put(f"{number}.parquet", table, compression="none", use_dictionary=False)
+    total = sum(row["id"] for row in yard.content()[""])
+    ended = subprocess.run(
+        [str(Path(sys.executable).parent / "compaction"), "compact", yard.uri, "--json"],
+        # (this process talks to Spark Connect, which leaves its mark in the environment)
+        env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert json.loads(ended.stdout)["files_compacted"] == 9
+    assert sum(row["id"] for row in yard.content()[""]) == total
+    assert len(yard.files()) == 1
+
+
 def test_the_command_says_when_there_is_no_such_directory(lake: EmbeddedLake, tmp_path: Path) -> None:
     ended = command(lake, "compact", str(tmp_path / "nowhere"))
     assert ended.returncode == 1
