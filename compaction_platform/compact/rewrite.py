@@ -25,7 +25,6 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
 
-DECODED_IN_MEMORY_BYTES = 16 << 20
 Engine = Literal["concat", "re-encode", "none"]
 
 

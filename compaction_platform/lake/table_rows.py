@@ -150,10 +150,6 @@ class FileRows:
     of: TableRows
     task: FileScanTask
 
-    @property
-    def path(self) -> str:
-        return self.task.file.file_path
-
     def read(self, columns: Sequence[str], chosen: Array | None = None) -> pyarrow.Table:
         """All rows, or those that a mask chooses."""
         return self.of._read(self.task, columns, chosen)
