@@ -155,7 +155,7 @@ def _run_on_spark(
                     continue
                 for half in (numbers[::2], numbers[1::2]):
                     running[pool.submit(_job, session, tag, function, items, [half])] = [half]
-    except GeneratorExit:  # the caller stops early: what runs on Spark must not go on behind its back
+    except GeneratorExit:  # the caller stops early: Spark ends what still runs, within some four seconds
         pool.shutdown(wait=False, cancel_futures=True)
         session.interruptTag(tag)
         wait([job for job in running if not job.cancelled()])  # a cancelled one never counts as done

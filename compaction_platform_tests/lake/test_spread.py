@@ -41,6 +41,11 @@ def note_and_wait(work: tuple[int, str]) -> int:
     return number
 
 
+def wait_for_free_slots(session: Any, slots: int) -> None:
+    """Tasks of a barrier begin together or not at all: they wait for whatever holds a slot."""
+    session.range(0, slots, 1, slots).mapInArrow(lambda batches: batches, "id long", barrier=True).collect()
+
+
 def die(number: int) -> int:
     if number == 5:
         os._exit(9)  # as the kernel's out-of-memory killer would do it
@@ -180,6 +185,9 @@ def test_a_caller_who_stops_early_stops_the_work(
     next(outcomes)
     outcomes.close()  # type: ignore[attr-defined]
     begun = len(list(tmp_path.iterdir()))
+    if session is not None:
+        wait_for_free_slots(session, 2)  # Spark takes some seconds to end a worker
+        begun = len(list(tmp_path.iterdir()))
     assert begun < 60
     list(Spread(session, 2).run(process_id, range(2), in_driver=in_driver))  # whatever still ran had time to go on
     assert len(list(tmp_path.iterdir())) == begun
