@@ -8,11 +8,12 @@ parts of the package, do not pay for Dagster.
 from typing import Any
 
 _COMPONENTS = {
+    "CompactedDirectory": "compaction_platform.compact.component",
     "LakeFoundation": "compaction_platform.lake.component",
     "MergedTable": "compaction_platform.merge.component",
 }
 
-__all__ = ["LakeFoundation", "MergedTable"]
+__all__ = ["CompactedDirectory", "LakeFoundation", "MergedTable"]
 
 
 def __getattr__(name: str) -> Any:

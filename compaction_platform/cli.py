@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -157,12 +157,14 @@ def plan(uri: Uri, target_mb: TargetMb = 128, as_json: AsJson = False) -> None:
     """Show which small Parquet files in a directory would become which large ones. Changes nothing."""
     from compaction_platform.compact.show import plan_as_json, plan_as_table
 
-    planned, before = _compact_run(uri, target_mb).plan()
-    _require_files(uri, before.files)
+    surveys = _compact_run(uri, target_mb).plan()
+    _require_files(uri, surveys[0].before.files)
     if as_json:
-        typer.echo(json.dumps(plan_as_json(planned, before), indent=1))
+        typer.echo(json.dumps(plan_as_json(surveys), indent=1))
     else:
-        console.print(plan_as_table(planned, before))
+        console.print(plan_as_table(surveys))
+    if surveys[0].plan.conflicts:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -179,15 +181,32 @@ def compact(
         plan(uri, target_mb, as_json)
         return
     with _stoppable(), contextlib.ExitStack() as until_done:
-        run = _compact_run(uri, target_mb, until_done, (lambda text: None) if as_json else console.print)
-        report = run.run()
+        run = _compact_run(uri, target_mb, until_done)
+        report = (run if as_json else until_done.enter_context(_shown(run))).run()
     _require_files(uri, report.before.files)
     if as_json:
         typer.echo(json.dumps(report_as_json(report), indent=1))
     else:
         console.print(report_as_table(report))
-    if report.failed or report.not_removed:
+    if not report.is_clean:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def _shown(run: "CompactRun") -> "Iterator[CompactRun]":
+    """The run with a progress bar below what it says."""
+    import dataclasses
+
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = ("compacting", BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task("", total=None, visible=False)
+        yield dataclasses.replace(
+            run,
+            say=lambda text: progress.console.print(text, markup=False, highlight=False),
+            progress=lambda total, done: progress.update(bar, total=total, completed=done, visible=True),
+        )
 
 
 def _require_files(uri: str, files: int) -> None:
@@ -199,7 +218,6 @@ def _compact_run(
     uri: str,
     target_mb: int,
     until_done: contextlib.ExitStack | None = None,
-    say: Callable[[str], None] = lambda text: None,
 ) -> "CompactRun":
     from compaction_platform.compact.plan import MB, Policy
     from compaction_platform.compact.run import CompactRun, Directory
@@ -218,7 +236,7 @@ def _compact_run(
         return Spread(session, task_slots(session, settings))
 
     place = uri if "://" in uri else str(Path(uri).resolve())
-    return CompactRun(Directory(place, policy), settings, spread, say)
+    return CompactRun(Directory(place, policy), settings, spread)
 
 
 @app.command()

@@ -41,6 +41,7 @@ print(json.dumps({
     "assets": sorted(key.to_user_string() for key in loaded.resolve_all_asset_keys()),
     "checks": sorted(key.name for key in loaded.resolve_asset_graph().asset_check_keys),
     "sensors": sorted(sensor.name for sensor in loaded.sensors),
+    "schedules": sorted(schedule.name for schedule in loaded.schedules),
     "resources": sorted(loaded.resources),
     "pyspark": "pyspark.sql" in sys.modules,
 }))
@@ -50,16 +51,20 @@ print(json.dumps({
     found = json.loads(answer.stdout.splitlines()[-1])
     # A change of what the project defines shows here, in review.
     assert found == {
-        "jobs": ["checks", "merge_events", "setup"],
-        "assets": ["bronze/events", "silver/events"],
+        "jobs": ["checks", "compact_clicks", "merge_events", "setup"],
+        "assets": ["bronze/events", "silver/events", "warehouse/clicks"],
         "checks": [
             "event_time_is_fresh",
             "every_staged_row_is_in_silver",
+            "few_small_files",
             "key_is_unique",
+            "no_superseded_inputs_left",
             "nothing_quarantined",
+            "rows_unchanged",
             "schema_as_declared",
         ],
-        "sensors": ["staged_events"],
+        "sensors": ["late_clicks", "staged_events"],
+        "schedules": ["compact_clicks_schedule"],
         "resources": ["lake", "spark"],
         "pyspark": False,
     }

@@ -40,11 +40,11 @@ class Input:
     def metadata(self) -> pyarrow.parquet.FileMetaData:
         if self.data.slice(max(0, self.data.size - 4)).to_pybytes() == ENCRYPTED:
             raise Unusable("it is encrypted")
-        return self._opened().metadata
+        return self._opened.metadata
 
     @cached_property
     def schema(self) -> pyarrow.Schema:
-        return self._opened().schema_arrow
+        return self._opened.schema_arrow
 
     @cached_property
     def has_int96(self) -> bool:
@@ -53,7 +53,7 @@ class Input:
     def decoded(self) -> Iterator[pyarrow.RecordBatch]:
         """All rows, every page with its checksum."""
         rows = 0
-        for batch in self._opened().iter_batches(ROWS_PER_BATCH, use_threads=False):
+        for batch in self._opened.iter_batches(ROWS_PER_BATCH, use_threads=False):
             rows += batch.num_rows
             yield batch
         claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
@@ -74,6 +74,7 @@ class Input:
         if reason := why_not_exact(self.data):
             raise Unusable(reason)
 
+    @cached_property
     def _opened(self) -> pyarrow.parquet.ParquetFile:
         return pyarrow.parquet.ParquetFile(
             pyarrow.BufferReader(self.data),

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from compaction_platform.compact.plan import Listed
@@ -9,36 +11,64 @@ from compaction_platform.lake.objects import ObjectExists, Objects
 
 Originals = Literal["delete", "trash", "keep"]
 TRASH = "_compaction/trash"
+FOLDER_FORMAT = "%Y%m%dT%H%M%SZ"
 ASKED_AT_ONCE = 16
 CHUNK = 64  # files are asked for once more, then removed, this many at a time
 
 
-def remove_originals(store: Objects, files: Sequence[Listed], originals: Originals) -> dict[str, str]:
-    """Remove these versions. Returns the reason for each that is still there; the next run tries again."""
-    if originals == "keep":
-        return {}
-    failures: dict[str, str] = {}
-    for start in range(0, len(files), CHUNK):
-        failures |= _remove_some(store, files[start : start + CHUNK], originals)
-    return failures
+@dataclass(frozen=True)
+class Removal:
+    """How one run removes files. What goes to the trash goes into a folder named by the time of the run."""
+
+    originals: Originals
+    began: datetime | None = None  # by the store's clock; only the trash needs it
+
+    @property
+    def folder(self) -> str:
+        if self.began is None:
+            raise ValueError("the trash needs the time of the run")
+        return f"{TRASH}/{self.began.astimezone(UTC).strftime(FOLDER_FORMAT)}"
+
+    def remove(self, store: Objects, files: Sequence[Listed]) -> dict[str, str]:
+        """Remove these versions. Returns the reason for each that is still there; the next run tries again."""
+        if self.originals == "keep":
+            return {}
+        failures: dict[str, str] = {}
+        for start in range(0, len(files), CHUNK):
+            failures |= self._remove_some(store, files[start : start + CHUNK])
+        return failures
+
+    def _remove_some(self, store: Objects, files: Sequence[Listed]) -> dict[str, str]:
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+            there = dict(zip(files, pool.map(lambda file: store.stat(file.key), files), strict=True))
+            unchanged = [file for file, found in there.items() if found is not None and found.etag == file.etag]
+            changed = {
+                file.key: "it was replaced meanwhile; its new version is planned by the next run"
+                for file, found in there.items()
+                if found is not None and found.etag != file.etag
+            }
+            if self.originals == "trash":
+                list(pool.map(lambda file: self._copy_to_trash(store, file), unchanged))
+        return changed | store.delete(file.key for file in unchanged)
+
+    def _copy_to_trash(self, store: Objects, file: Listed) -> None:
+        target = f"{self.folder}/{file.key}"
+        try:
+            store.copy(file.key, target)
+        except ObjectExists:
+            store.copy(file.key, target, overwrite=True)
 
 
-def _remove_some(store: Objects, files: Sequence[Listed], originals: Originals) -> dict[str, str]:
-    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-        there = dict(zip(files, pool.map(lambda file: store.stat(file.key), files), strict=True))
-        unchanged = [file for file, found in there.items() if found is not None and found.etag == file.etag]
-        changed = {
-            file.key: "it was replaced meanwhile; its new version is planned by the next run"
-            for file, found in there.items()
-            if found is not None and found.etag != file.etag
-        }
-        if originals == "trash":
-            list(pool.map(lambda file: _copy_to_trash(store, file), unchanged))
-    return changed | store.delete(file.key for file in unchanged)
+def empty_trash(store: Objects, now: datetime, older_than: timedelta) -> tuple[int, dict[str, str]]:
+    """Delete what was put into the trash longer ago than this: how many files, and what could not be deleted."""
+    keys = [stored.key for stored in store.list(TRASH) if _trashed_at(stored.key, now) < now - older_than]
+    failures = store.delete(keys)
+    return len(keys) - len(failures), failures
 
 
-def _copy_to_trash(store: Objects, file: Listed) -> None:
+def _trashed_at(key: str, now: datetime) -> datetime:
+    folder = key.removeprefix(f"{TRASH}/").partition("/")[0]
     try:
-        store.copy(file.key, f"{TRASH}/{file.key}")
-    except ObjectExists:
-        store.copy(file.key, f"{TRASH}/{file.key}", overwrite=True)
+        return datetime.strptime(folder, FOLDER_FORMAT).replace(tzinfo=UTC)
+    except ValueError:
+        return now  # not put there by us: it stays

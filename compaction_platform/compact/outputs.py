@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 import pyarrow
 import pyarrow.parquet
@@ -13,6 +14,7 @@ from compaction_platform.lake.footers import fetch_footer
 from compaction_platform.lake.objects import ObjectMissing, Objects
 
 INPUTS_KEY = b"compaction.inputs"
+ROWS_KEY = b"compaction.rows"
 FETCHES_AT_ONCE = 16
 
 
@@ -43,9 +45,10 @@ def known_inputs(store: Objects, files: Iterable[Listed]) -> dict[str, tuple[Ver
         return {file.key: inputs for file, inputs in found if inputs is not None}
 
 
-def listed(store: Objects, prefix: str = "") -> Iterator[Listed]:
+def listed(store: Objects, prefix: str = "", young_after: datetime | None = None) -> Iterator[Listed]:
     for stored in store.list(prefix):
-        yield Listed(stored.key, stored.size, stored.etag)
+        is_young = young_after is not None and stored.last_modified > young_after
+        yield Listed(stored.key, stored.size, stored.etag, is_young)
 
 
 def in_directory(store: Objects, directory: str) -> list[Listed]:

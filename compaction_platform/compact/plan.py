@@ -24,6 +24,8 @@ OTHER = "not Parquet, by its name"
 LATER = "for the next run: this one takes no more files"
 KEPT = "kept: its rows are in a compacted file of the target"
 SET_ASIDE = "set aside: it cannot be compacted"
+YOUNG = "changed within the grace"
+CONTESTED = "two compacted files share inputs, and nobody can tell which is right: see the conflicts"
 
 Version = tuple[str, str]  # a file's name inside its directory, and its etag
 
@@ -50,6 +52,7 @@ class Listed:
     key: str
     size: int
     etag: str
+    is_young: bool = field(default=False, compare=False)
 
     @property
     def directory(self) -> str:
@@ -126,7 +129,7 @@ class Plan:
     bins: tuple[Bin, ...] = ()
     left_alone: Mapping[str, LeftAlone] = field(default_factory=dict)  # by reason
     superseded: tuple[Listed, ...] = ()  # their rows are in a compacted file; only their removal is left to do
-    conflicts: tuple[str, ...] = ()  # compacted files that share inputs, and nobody can tell which is right
+    conflicts: tuple[str, ...] = ()  # compacted files that share inputs: rows may be there twice
     surplus: tuple[Listed, ...] = ()  # compacted files whose inputs are all there, or in another compacted file
     directories: int = 0
 
@@ -178,10 +181,10 @@ def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowe
     for file in files:
         if file.key in gone:
             continue
-        reason = _why_not(file, policy, state, found.unfinished)
+        reason = CONTESTED if file.key in found.contested else _why_not(file, policy, state, found.unfinished)
         if reason is None:
-            (own if _is_own(file, policy) else new).append(file)
-        reasons[file.key] = reason or (DONE if _is_own(file, policy) else TOO_FEW)
+            (own if is_own(file, policy) else new).append(file)
+        reasons[file.key] = reason or (DONE if is_own(file, policy) else TOO_FEW)
     bins, later = _at_most(_bins(new, own, policy), policy, allowed)
     reasons |= {file.key: LATER for file in later}
     taken = {file.key for each in bins for file in each.inputs}
@@ -209,7 +212,7 @@ def together(parts: Sequence[Plan]) -> Plan:
     )
 
 
-def _is_own(file: Listed, policy: Policy) -> bool:
+def is_own(file: Listed, policy: Policy) -> bool:
     """Made by us, for the same target."""
     own = OWN_NAME.fullmatch(file.name)
     return own is not None and int(own["target"]) == policy.target_mb
@@ -220,13 +223,15 @@ def _why_not(file: Listed, policy: Policy, state: State, unfinished: Set[str]) -
         return KEPT
     if file.version in state.set_aside:
         return SET_ASIDE
+    if file.is_young:
+        return YOUNG
     if not file.name.endswith(".parquet"):
         return OTHER
     if file.size == 0:
         return EMPTY
     if file.size >= policy.small_bytes:
-        return DONE if _is_own(file, policy) else LARGE
-    if _is_own(file, policy) and (file.key in unfinished or file.size * 2 >= policy.target_bytes):
+        return DONE if is_own(file, policy) else LARGE
+    if is_own(file, policy) and (file.key in unfinished or file.size * 2 >= policy.target_bytes):
         return DONE
     return None
 
@@ -304,6 +309,7 @@ class Reconciled:
     superseded: tuple[Listed, ...] = ()
     surplus: tuple[Listed, ...] = ()
     conflicts: tuple[str, ...] = ()
+    contested: frozenset[str] = frozenset()  # they, and their inputs that are still there
     unfinished: frozenset[str] = frozenset()  # compacted files that still lie beside their inputs
 
 
@@ -336,5 +342,12 @@ def reconcile(files: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]
         for version in inputs
         if version in there and there[version].key != key
     }
+    contested = {there[version].key for key in conflicts for version in outputs[key] if version in there}
     unfinished = frozenset(key for key, inputs in kept.items() if any(version in there for version in inputs))
-    return Reconciled(tuple(superseded.values()), tuple(surplus), tuple(conflicts), unfinished)
+    return Reconciled(
+        tuple(superseded.values()),
+        tuple(surplus),
+        tuple(conflicts),
+        frozenset({*conflicts, *contested}),
+        unfinished,
+    )

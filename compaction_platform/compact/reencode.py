@@ -19,53 +19,53 @@ class Encoding:
     compression: str = "zstd"
     level: int | None = 1
     row_group_bytes: int = 64 << 20  # of decoded rows
+    sort_by: tuple[str, ...] = ()
 
 
-def write(
-    batches: Iterable[pyarrow.RecordBatch],
-    schema: pyarrow.Schema,
-    encoding: Encoding,
-    metadata: dict[bytes, bytes],
-    sink: IO[bytes],
-    *,
-    int96: bool = False,
-) -> None:
-    """All rows, in their order. One row group is held in memory at a time."""
-    writer: pyarrow.parquet.ParquetWriter | None = None
-    try:
-        for rows in _row_groups(batches, schema, encoding.row_group_bytes):
-            if writer is None:
-                writer = _writer(rows, schema, encoding, sink, int96=int96)
-            writer.write_table(rows, row_group_size=max(1, rows.num_rows))
-        if writer is None:
-            writer = _writer(schema.empty_table(), schema, encoding, sink, int96=int96)
-        writer.add_key_value_metadata(metadata)
-    finally:
-        if writer is not None:
-            writer.close()
+class Output:
+    """One Parquet file, written a row group at a time."""
+
+    def __init__(self, schema: pyarrow.Schema, encoding: Encoding, sink: IO[bytes], *, int96: bool = False) -> None:
+        self._schema, self._encoding, self._sink, self._int96 = schema, encoding, sink, int96
+        self._writer: pyarrow.parquet.ParquetWriter | None = None
+
+    def __enter__(self) -> "Output":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, row_groups: Iterable[pyarrow.Table]) -> None:
+        """Each table as one row group; the first tells which columns repeat themselves."""
+        for rows in row_groups:
+            self._opened(rows).write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    def describe(self, metadata: dict[bytes, bytes]) -> None:
+        self._opened(self._schema.empty_table()).add_key_value_metadata(metadata)
+
+    def _opened(self, first: pyarrow.Table) -> pyarrow.parquet.ParquetWriter:
+        if self._writer is None:
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._sink,
+                self._schema,
+                compression=self._encoding.compression,
+                compression_level=self._encoding.level,
+                use_dictionary=repetitive_columns(first),
+                data_page_size=PAGE_BYTES,
+                write_page_checksum=True,
+                write_page_index=True,
+                store_decimal_as_integer=True,
+                use_deprecated_int96_timestamps=self._int96,
+                coerce_timestamps=None,
+            )
+        return self._writer
 
 
-def _writer(
-    first: pyarrow.Table, schema: pyarrow.Schema, encoding: Encoding, sink: IO[bytes], *, int96: bool
-) -> pyarrow.parquet.ParquetWriter:
-    return pyarrow.parquet.ParquetWriter(
-        sink,
-        schema,
-        compression=encoding.compression,
-        compression_level=encoding.level,
-        use_dictionary=repetitive_columns(first),
-        data_page_size=PAGE_BYTES,
-        write_page_checksum=True,
-        write_page_index=True,
-        store_decimal_as_integer=True,
-        use_deprecated_int96_timestamps=int96,
-        coerce_timestamps=None,
-    )
-
-
-def _row_groups(
+def row_groups(
     batches: Iterable[pyarrow.RecordBatch], schema: pyarrow.Schema, row_group_bytes: int
 ) -> Iterator[pyarrow.Table]:
+    """Rows in their order, so many at a time that they make a good row group."""
     waiting: list[pyarrow.RecordBatch] = []
     size = 0
     for batch in batches:

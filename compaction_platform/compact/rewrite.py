@@ -7,29 +7,23 @@ whatever dies afterwards, the next run knows what is left to do. Doing a bin twi
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, Literal
 
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact import concat, reencode
+from compaction_platform.compact import engines
+from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable, fetch
-from compaction_platform.compact.originals import Originals, remove_originals
-from compaction_platform.compact.outputs import INPUTS_KEY, described, in_directory, known_inputs
+from compaction_platform.compact.originals import Removal
+from compaction_platform.compact.outputs import in_directory, known_inputs
 from compaction_platform.compact.plan import Bin, reconcile
 from compaction_platform.compact.reencode import Encoding
-from compaction_platform.compact.schemas import Unified, fitted
+from compaction_platform.compact.schemas import Unified
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
-
-Engine = Literal["concat", "re-encode", "none"]
-
-
-class OutputDiffers(CompactionError):
-    """What was written is not what was read. It was not published, and nothing was removed."""
 
 
 @dataclass(frozen=True)
@@ -49,20 +43,13 @@ class Rewritten:
 
 
 @dataclass(frozen=True)
-class Written:
-    rows: int
-    engine: Engine
-    reason: str
-
-
-@dataclass(frozen=True)
 class Rewrite:
     """All that a task needs. It travels to where the work is done."""
 
     source: Objects
     target: Objects
     encoding: Encoding
-    originals: Originals
+    removal: Removal
 
     def __call__(self, planned: Bin) -> Rewritten:
         began = time.monotonic()
@@ -75,7 +62,7 @@ class Rewrite:
                 return replace(result, made_of=planned, reason="fewer than two files are left that could become one")
             with tempfile.NamedTemporaryFile(suffix=".parquet") as spool:
                 try:
-                    written = self._write(usable, unified, spool)
+                    written = engines.write(usable, unified, self.encoding, spool)
                 except UNREADABLE as failed:
                     bad = _unreadable(usable)
                     if not bad:
@@ -83,7 +70,7 @@ class Rewrite:
                     usable, unified, apart = _going_together([each for each in usable if each.file.key not in bad])
                     set_aside = {**set_aside, **bad, **apart}
                     continue
-                output = _mapped(spool)
+                output = engines.mapped(spool)
                 self._commit(made_of, output)
                 break
         not_removed = self._finish(made_of)
@@ -97,32 +84,6 @@ class Rewrite:
             not_removed=not_removed,
             seconds=time.monotonic() - began,
         )
-
-    # ------------------------------------------------------------ write and verify
-
-    def _write(self, inputs: Sequence[Input], unified: Unified, sink: IO[bytes]) -> Written:
-        """Write the output by the engine that suits these files, and prove it."""
-        metadata = {**unified.metadata, INPUTS_KEY: described(_description(each, unified) for each in inputs)}
-        why_not = concat.why_not(inputs)
-        if why_not is None:
-            rows = sum(batch.num_rows for each in inputs for batch in each.decoded())
-            arrow = inputs[0].metadata.metadata or {}
-            kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
-            chunks = concat.write(inputs, {**kept, **metadata}, sink)
-            output = _mapped(sink)
-            _require(not concat.differences(chunks, output), "bytes")
-            _require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == rows, "rows")
-            return Written(rows, "concat", "row groups are large already")
-        digest = InOrder(unified.schema)
-        int96 = inputs[0].has_int96
-        batches = _digested(_fitting(inputs, unified.schema), digest)
-        reencode.write(batches, unified.schema, self.encoding, metadata, sink, int96=int96)
-        expected = digest.finish()
-        found = InOrder(unified.schema)
-        for batch in Input(inputs[0].file, _mapped(sink)).decoded():
-            found.update(fitted(batch, unified.schema))
-        _require(found.finish() == expected, "rows, in their order,")
-        return Written(expected.rows, "re-encode", why_not)
 
     # ------------------------------------------------------------ commit
 
@@ -140,7 +101,7 @@ class Rewrite:
     def _finish(self, made_of: Bin) -> dict[str, str]:
         """Remove the originals, unless another run has put some of them into a file of its own meanwhile: then this
         output goes away again. Whoever commits later sees the other, so of two at most one stays."""
-        if self.originals == "keep":
+        if self.removal.originals == "keep":
             return {}
         files = in_directory(self.target, made_of.directory)
         found = reconcile(files, known_inputs(self.target, files))
@@ -153,10 +114,7 @@ class Rewrite:
                 f"{made_of.output} shares files with another compacted file, and neither can be taken back. "
                 "Nothing was removed; rows are there twice until one of them is."
             )
-        return remove_originals(self.source, made_of.inputs, self.originals)
-
-
-NOTHING_CHANGED = "Nothing was published and nothing was removed."
+        return self.removal.remove(self.source, made_of.inputs)
 
 
 def _going_together(inputs: Sequence[Input]) -> tuple[list[Input], Unified, dict[str, str]]:
@@ -200,18 +158,6 @@ def _unreadable(inputs: Sequence[Input]) -> dict[str, str]:
     return bad
 
 
-def _fitting(inputs: Sequence[Input], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
-    for each in inputs:
-        for batch in each.decoded():
-            yield fitted(batch, schema)
-
-
-def _digested(batches: Iterator[pyarrow.RecordBatch], digest: InOrder) -> Iterator[pyarrow.RecordBatch]:
-    for batch in batches:
-        digest.update(batch)
-        yield batch
-
-
 def _same_rows(one: pyarrow.Buffer, other: pyarrow.Buffer) -> bool:
     tables = [pyarrow.parquet.ParquetFile(pyarrow.BufferReader(each)).schema_arrow for each in (one, other)]
     digests = []
@@ -221,29 +167,6 @@ def _same_rows(one: pyarrow.Buffer, other: pyarrow.Buffer) -> bool:
             digest.update(batch)
         digests.append(digest.finish())
     return digests[0] == digests[1]
-
-
-def _description(each: Input, unified: Unified) -> dict[str, Any]:
-    """An input as its output lists it, with the metadata in which it differs from the others."""
-    described_as: dict[str, Any] = {"name": each.file.name, "etag": each.file.etag, "size": each.file.size}
-    own = {name: value for name, value in (each.schema.metadata or {}).items() if name in unified.differing}
-    if own:
-        described_as["metadata"] = {
-            name.decode(errors="backslashreplace"): value.decode(errors="backslashreplace")
-            for name, value in own.items()
-        }
-    return described_as
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise OutputDiffers(f"the {what} that were written are not those that were read. {NOTHING_CHANGED}")
-
-
-def _mapped(spool: Any) -> pyarrow.Buffer:
-    """What was written, without holding it in memory."""
-    spool.flush()
-    return pyarrow.memory_map(spool.name).read_buffer()
 
 
 def _in_one_line(error: BaseException) -> str:

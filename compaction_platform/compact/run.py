@@ -2,13 +2,17 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
 from itertools import groupby
 
-from compaction_platform.compact.originals import TRASH, Originals, remove_originals
+from compaction_platform.compact.originals import TRASH, Originals, Removal, empty_trash
 from compaction_platform.compact.outputs import known_inputs, listed
-from compaction_platform.compact.plan import Bin, Listed, Plan, Policy, State, Version, make_plan
+from compaction_platform.compact.plan import MB, Bin, Listed, Plan, Policy, State, Version, make_plan, together
 from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
@@ -17,6 +21,9 @@ from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 
 SUMMARY = "_metadata"
+OWN_PLACE = "_compaction"
+LISTINGS_AT_ONCE = 16
+SIZE_CLASSES_MB = (1, 8, 32, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -28,29 +35,69 @@ class Directory:
     encoding: Encoding = field(default_factory=Encoding)
     originals: Originals = "delete"
     target_uri: str | None = None
+    trash_for: timedelta = timedelta(hours=72)
+    grace: timedelta = timedelta()  # files that changed this recently are left for the next run
 
 
 @dataclass(frozen=True)
 class Sizes:
+    """How many files of which size there are."""
+
     files: int = 0
     bytes: int = 0
+    in_class: tuple[int, ...] = (0,) * (len(SIZE_CLASSES_MB) + 1)
 
     @classmethod
-    def of(cls, files: Sequence[Listed]) -> "Sizes":
-        return cls(len(files), sum(file.size for file in files))
+    def of(cls, sizes: Iterable[int]) -> "Sizes":
+        in_class = [0] * (len(SIZE_CLASSES_MB) + 1)
+        files = total = 0
+        for size in sizes:
+            in_class[bisect_right(SIZE_CLASSES_MB, size / MB)] += 1
+            files, total = files + 1, total + size
+        return cls(files, total, tuple(in_class))
+
+    def plus(self, other: "Sizes") -> "Sizes":
+        in_class = tuple(one + two for one, two in zip(self.in_class, other.in_class, strict=True))
+        return Sizes(self.files + other.files, self.bytes + other.bytes, in_class)
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was found below one prefix, and what is to be done there."""
+
+    prefix: str
+    plan: Plan
+    before: Sizes
+
+    @property
+    def why_nothing(self) -> str | None:
+        """Why there is nothing to compact; None if there is."""
+        if self.plan.bins:
+            return None
+        if self.before.files == 0:
+            return "no files"
+        return "; ".join(f"{some.files} {reason}" for reason, some in sorted(self.plan.left_alone.items()))
 
 
 @dataclass(frozen=True)
 class Report:
     """What a run found and did."""
 
-    plan: Plan
-    before: Sizes
+    surveys: tuple[Survey, ...]
+    after: Sizes
     done: tuple[Rewritten, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # by output that was to be: the error
     removed_superseded: int = 0
     not_removed: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+
+    @cached_property
+    def plan(self) -> Plan:
+        return together([survey.plan for survey in self.surveys])
+
+    @property
+    def before(self) -> Sizes:
+        return total_of(self.surveys)
 
     @property
     def made(self) -> list[Rewritten]:
@@ -61,34 +108,80 @@ class Report:
         return sum(len(each.made_of.inputs) for each in self.made)
 
     @property
+    def bytes_compacted(self) -> int:
+        return sum(each.made_of.size for each in self.made)
+
+    @property
     def set_aside(self) -> dict[str, str]:
         return {key: reason for each in self.done for key, reason in each.set_aside.items()}
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """By prefix: why nothing was compacted there."""
+        return {survey.prefix: survey.why_nothing for survey in self.surveys if survey.why_nothing}
+
+    @property
+    def is_clean(self) -> bool:
+        return not (self.failed or self.not_removed or self.plan.conflicts)
+
+
+def total_of(surveys: Iterable[Survey]) -> Sizes:
+    total = Sizes()
+    for survey in surveys:
+        total = total.plus(survey.before)
+    return total
 
 
 @dataclass(frozen=True)
 class CompactRun:
-    """What a run works with. `spread` is called only when there is something to do."""
+    """What a run works with. `spread` is called only when there is something to do, `progress` with the bytes of the
+    plan and those that are done."""
 
     directory: Directory
     settings: Settings
     spread: Callable[[], Spread]
     say: Callable[[str], None] = lambda text: None
+    progress: Callable[[int, int], None] = lambda total, done: None
 
-    @property
+    @cached_property
     def source(self) -> Objects:
         return Objects.at(self.directory.uri, self.settings)
 
-    @property
+    @cached_property
     def target(self) -> Objects:
         return Objects.at(self.directory.target_uri or self.directory.uri, self.settings)
 
-    def plan(self, prefix: str = "") -> tuple[Plan, Sizes]:
-        """What would be done below a prefix. Nothing is changed."""
-        files = [file for file in listed(self.source, prefix) if not file.is_hidden]
-        return make_plan(files, self.directory.policy, self._states(files, prefix)), Sizes.of(files)
+    def now(self) -> datetime:
+        """The time by the clock of the place that is written to."""
+        place = self.directory.target_uri or self.directory.uri
+        return Objects.at(f"{place.rstrip('/')}/{OWN_PLACE}", self.settings).now()
 
-    def _states(self, files: Sequence[Listed], prefix: str) -> dict[str, State]:
-        apart = SetAside(self.target).known()
+    def spread_for(self, size: int) -> Spread:
+        """Where work on so many bytes goes: a session is not opened for little of it."""
+        return Spread(None, os.cpu_count() or 1) if size <= SMALL_WORK_BYTES else self.spread()
+
+    # ------------------------------------------------------------ list and plan
+
+    def plan(self, prefixes: Sequence[str] = ("",)) -> tuple[Survey, ...]:
+        """What would be done below these prefixes. Nothing is changed."""
+        policy = self.directory.policy
+        surveys: list[Survey] = []
+        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
+            listings = pool.map(self._listed, prefixes)
+            apart = SetAside(self.target).known() if prefixes else {}
+            for prefix, files in zip(prefixes, listings, strict=True):
+                plan = make_plan(files, policy, self._states(files, prefix, apart))
+                surveys.append(Survey(prefix, plan, Sizes.of(file.size for file in files)))
+                if policy.max_files is not None:
+                    policy = replace(policy, max_files=policy.max_files - plan.inputs)
+        return tuple(surveys)
+
+    def _listed(self, prefix: str) -> list[Listed]:
+        grace = self.directory.grace
+        young_after = self.now() - grace if grace else None
+        return [file for file in listed(self.source, prefix, young_after) if not file.is_hidden]
+
+    def _states(self, files: Sequence[Listed], prefix: str, apart: Mapping[str, Iterable[Version]]) -> dict[str, State]:
         made_of = known_inputs(self.source, files)
         elsewhere: dict[str, set[Version]] = {}
         if self.directory.target_uri is not None:
@@ -101,42 +194,58 @@ class CompactRun:
             states[name] = State(own, frozenset(apart.get(name, ())), frozenset(elsewhere.get(name, ())), keeps)
         return states
 
-    def run(self, prefix: str = "") -> Report:
+    # ------------------------------------------------------------ carry out
+
+    def run(self, prefixes: Sequence[str] = ("",)) -> Report:
         began = time.monotonic()
-        plan, before = self.plan(prefix)
-        not_removed = self._finish_earlier(plan)
-        rewrite = Rewrite(self.source, self.target, self.directory.encoding, self.directory.originals)
-        done: list[Rewritten] = []
-        failed: dict[str, str] = {}
-        if plan.bins:
-            self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / 1e6:,.1f} MB")
-            small = plan.input_bytes <= SMALL_WORK_BYTES
-            spread = Spread(None, os.cpu_count() or 1) if small else self.spread()
-            for outcome in spread.run(rewrite, plan.bins, weight=_size):
-                if outcome.value is None:
-                    failed[outcome.item.output] = outcome.error or ""
-                    self.say(f"{outcome.item.output}: {outcome.error}")
-                else:
-                    done.append(outcome.value)
-                    self._tell(outcome.value, len(done), len(plan.bins))
-        SetAside(self.target).remember({file: reason for each in done for file, reason in _apart(each, plan).items()})
+        surveys = self.plan(prefixes)
+        plan = together([survey.plan for survey in surveys])
+        if plan.is_empty:
+            return Report(surveys, total_of(surveys), seconds=time.monotonic() - began)
+        trashes = self.directory.originals == "trash"
+        removal = Removal(self.directory.originals, self.now() if trashes else None)
+        not_removed = self._finish_earlier(plan, removal)
+        removed_superseded = len({file.key for file in plan.superseded} - set(not_removed))
+        done, failed = self._rewrite(plan, removal)
+        SetAside(self.target).remember(_set_aside(done, plan))
         not_removed |= self._remove_stale_summaries(done)
+        if removal.began is not None:
+            not_removed |= self._empty_trash(removal.began)
         return Report(
-            plan,
-            before,
+            surveys,
+            self._sizes_now(prefixes),
             tuple(done),
             failed,
-            len(plan.superseded) - len(not_removed),
+            removed_superseded,
             {**not_removed, **{key: why for each in done for key, why in each.not_removed.items()}},
             time.monotonic() - began,
         )
 
-    def _finish_earlier(self, plan: Plan) -> dict[str, str]:
+    def _rewrite(self, plan: Plan, removal: Removal) -> tuple[list[Rewritten], dict[str, str]]:
+        done: list[Rewritten] = []
+        failed: dict[str, str] = {}
+        if not plan.bins:
+            return done, failed
+        self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / 1e6:,.1f} MB")
+        rewrite = Rewrite(self.source, self.target, self.directory.encoding, removal)
+        finished = 0
+        for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
+            if outcome.value is None:
+                failed[outcome.item.output] = outcome.error or ""
+                self.say(f"{outcome.item.output}: {outcome.error}")
+            else:
+                done.append(outcome.value)
+                self._tell(outcome.value, len(done), len(plan.bins))
+            finished += outcome.item.size
+            self.progress(plan.input_bytes, finished)
+        return done, failed
+
+    def _finish_earlier(self, plan: Plan, removal: Removal) -> dict[str, str]:
         """What an earlier run has left to do."""
         if plan.superseded:
             self.say(f"{len(plan.superseded)} files are in compacted ones already; removing them")
-        failures = remove_originals(self.source, plan.superseded, self.directory.originals)
-        return failures | remove_originals(self.target, plan.surplus, "delete")
+        failures = removal.remove(self.source, plan.superseded)
+        return failures | Removal("delete").remove(self.target, plan.surplus)
 
     def _remove_stale_summaries(self, done: Sequence[Rewritten]) -> dict[str, str]:
         """A `_metadata` file lists the files of its directory and of those below; now it lists some that are gone."""
@@ -152,7 +261,19 @@ class CompactRun:
         stale = [Listed(stored.key, stored.size, stored.etag) for stored in found if stored is not None]
         for file in stale:
             self.say(f"{file.key} lists files that are gone; it was moved to {TRASH}")
-        return remove_originals(self.source, stale, "trash")
+        return Removal("trash", self.now()).remove(self.source, stale) if stale else {}
+
+    def _empty_trash(self, now: datetime) -> dict[str, str]:
+        deleted, failures = empty_trash(self.source, now, self.directory.trash_for)
+        if deleted:
+            self.say(f"{deleted} files were in the trash for more than {self.directory.trash_for}; deleted")
+        return failures
+
+    def _sizes_now(self, prefixes: Sequence[str]) -> Sizes:
+        """Where the data is now: listed once more, not computed."""
+        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
+            found = pool.map(lambda prefix: [f.size for f in listed(self.target, prefix) if not f.is_hidden], prefixes)
+            return Sizes.of(size for sizes in found for size in sizes)
 
     def _tell(self, result: Rewritten, done: int, total: int) -> None:
         if result.output is None:
@@ -170,6 +291,6 @@ def _size(each: Bin) -> int:
     return each.size
 
 
-def _apart(result: Rewritten, plan: Plan) -> dict[Listed, str]:
+def _set_aside(done: Iterable[Rewritten], plan: Plan) -> dict[Listed, str]:
     files = {file.key: file for each in plan.bins for file in each.inputs}
-    return {files[key]: reason for key, reason in result.set_aside.items()}
+    return {files[key]: reason for each in done for key, reason in each.set_aside.items()}

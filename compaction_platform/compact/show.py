@@ -1,23 +1,26 @@
 """Plans and reports as people and programs read them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.table import Table
 
-from compaction_platform.compact.plan import Plan
-from compaction_platform.compact.run import Report, Sizes
+from compaction_platform.compact.plan import Plan, together
+from compaction_platform.compact.run import SIZE_CLASSES_MB, Report, Sizes, Survey, total_of
 
 SHOWN_BINS = 20
+LONGEST_BAR = 30
 
 
-def plan_as_json(plan: Plan, before: Sizes) -> dict[str, Any]:
+def plan_as_json(surveys: Sequence[Survey]) -> dict[str, Any]:
+    plan, before = together([survey.plan for survey in surveys]), total_of(surveys)
     return {
         "directories": plan.directories,
         "files": before.files,
         "bytes": before.bytes,
         "files_to_compact": plan.inputs,
         "bytes_to_compact": plan.input_bytes,
-        "files_after": before.files - plan.inputs + len(plan.bins) - len(plan.superseded) - len(plan.surplus),
+        "files_after": _files_after(plan, before),
         "bins": [
             {"output": each.output, "bytes": each.size, "inputs": [file.key for file in each.inputs]}
             for each in plan.bins
@@ -34,7 +37,9 @@ def plan_as_json(plan: Plan, before: Sizes) -> dict[str, Any]:
 
 def report_as_json(report: Report) -> dict[str, Any]:
     return {
-        "plan": plan_as_json(report.plan, report.before),
+        "plan": plan_as_json(report.surveys),
+        "files_after": report.after.files,
+        "bytes_after": report.after.bytes,
         "files_compacted": report.files_compacted,
         "outputs": [
             {
@@ -56,8 +61,9 @@ def report_as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def plan_as_table(plan: Plan, before: Sizes) -> Table:
-    after = plan_as_json(plan, before)["files_after"]
+def plan_as_table(surveys: Sequence[Survey]) -> Table:
+    plan, before = together([survey.plan for survey in surveys]), total_of(surveys)
+    after = _files_after(plan, before)
     table = Table(
         "what", "files", "MB", "", title=f"{before.files:,} files now, {after:,} afterwards", title_justify="left"
     )
@@ -72,6 +78,8 @@ def plan_as_table(plan: Plan, before: Sizes) -> Table:
         table.add_row("removed", f"{len(plan.superseded):,}", _mb(size), "their rows are in a compacted file already")
     if plan.surplus:
         table.add_row("removed", f"{len(plan.surplus):,}", "", "compacted twice by two runs at once")
+    for key in plan.conflicts:
+        table.add_row("conflict", "1", "", f"{key} shares inputs with another compacted file: rows are there twice")
     for reason, some in sorted(plan.left_alone.items()):
         table.add_row("left alone", f"{some.files:,}", _mb(some.bytes), f"{reason} (e.g. {some.examples[0]})")
     return table
@@ -82,6 +90,7 @@ def report_as_table(report: Report) -> Table:
     size = sum(each.bytes for each in made)
     read = sum(each.made_of.size for each in made)
     table = Table("what", "", show_header=False)
+    table.add_row("files", f"{report.before.files:,} → {report.after.files:,}")
     table.add_row("files compacted", f"{report.files_compacted:,} → {len(made):,}")
     table.add_row("MB", f"{_mb(read)} → {_mb(size)}")
     engines = {each.engine for each in made}
@@ -91,6 +100,24 @@ def report_as_table(report: Report) -> Table:
     for key, reason in sorted({**report.set_aside, **report.failed, **report.not_removed}.items()):
         table.add_row(key, reason)
     return table
+
+
+def histogram(before: Sizes, after: Sizes) -> str:
+    """File sizes before and after, as a Markdown table."""
+    edges = [*(f"under {edge} MB" for edge in SIZE_CLASSES_MB), f"{SIZE_CLASSES_MB[-1]} MB and more"]
+    most = max(*before.in_class, *after.in_class, 1)
+    lines = ["| size | before | | after | |", "|---|---:|---|---:|---|"]
+    for edge, one, two in zip(edges, before.in_class, after.in_class, strict=True):
+        lines.append(f"| {edge} | {one:,} | {_bar(one, most)} | {two:,} | {_bar(two, most)} |")
+    return "\n".join(lines)
+
+
+def _bar(count: int, most: int) -> str:
+    return "█" * -(-count * LONGEST_BAR // most)
+
+
+def _files_after(plan: Plan, before: Sizes) -> int:
+    return before.files - plan.inputs + len(plan.bins) - len(plan.superseded) - len(plan.surplus)
 
 
 def _mb(size: int) -> str:

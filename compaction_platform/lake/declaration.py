@@ -1,12 +1,14 @@
 """What all declarations share: a mistake in YAML is reported with its file and line."""
 
 import re
+from datetime import timedelta
 from typing import Annotated, Any, Self
 
 import dagster as dg
 from pydantic import AfterValidator, ValidationError
 
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.names import NameInvalid, checked_identifier
 
 
 class DeclarationInvalid(CompactionError):
@@ -21,7 +23,29 @@ def _checked_cron(value: str) -> str:
     return value
 
 
+def _duration(text: str) -> str:
+    if not re.fullmatch(r"\d+[smhd]", text):
+        raise ValueError(f"{text!r} is not a duration; examples: 90s, 10m, 2h, 1d")
+    return text
+
+
+def as_timedelta(text: str) -> timedelta:
+    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[text[-1]]
+    return timedelta(**{unit: int(text[:-1])})
+
+
+def _name(name: str) -> str:
+    if name.startswith("_"):
+        raise ValueError(f"{name!r}: names that begin with an underscore are the platform's own")
+    try:
+        return checked_identifier(name)
+    except NameInvalid as error:
+        raise ValueError(str(error)) from None
+
+
 Cron = Annotated[str, AfterValidator(_checked_cron)]
+Duration = Annotated[str, AfterValidator(_duration)]
+Name = Annotated[str, AfterValidator(_name)]
 
 
 class Declaration(dg.Component, dg.Model, dg.Resolvable):

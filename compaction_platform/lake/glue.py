@@ -50,15 +50,13 @@ class GlueParquetTable:
         schema = arrow_schema(IcebergTable(self.database, self.name, self.columns).schema())
         kinds = {column.name: _hive_type(spark_type(column.type)) for column in schema}
         docs = {column.name: column.doc for column in self.columns}
-        own = "://" in self.location
-        lake = str(settings.lake_uri).rstrip("/")
         return {
             "Name": self.name,
             "TableType": "EXTERNAL_TABLE",
             "Parameters": {"EXTERNAL": "TRUE", "classification": "parquet"},
             "StorageDescriptor": {
                 "Columns": [{"Name": name, "Type": kind, "Comment": docs[name][:255]} for name, kind in kinds.items()],
-                "Location": (self.location if own else f"{lake}/{self.location.strip('/')}").rstrip("/") + "/",
+                "Location": f"{settings.place(self.location)}/",
                 "InputFormat": f"{PARQUET}.MapredParquetInputFormat",
                 "OutputFormat": f"{PARQUET}.MapredParquetOutputFormat",
                 "SerdeInfo": {"SerializationLibrary": f"{PARQUET}.serde.ParquetHiveSerDe"},

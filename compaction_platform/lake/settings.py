@@ -119,6 +119,13 @@ class Settings(BaseSettings):
         if missing:
             raise SettingsInvalid(f"{purpose} needs {_listed(missing)}, not set. {self._what_to_do()}")
 
+    def place(self, uri: str) -> str:
+        """The whole address: a URI or an absolute path as it is, anything else below the lake."""
+        if "://" in uri or uri.startswith("/"):
+            return uri.rstrip("/")
+        self.require("lake_uri", purpose=f"finding {uri or 'the lake'}")
+        return "/".join(part for part in (str(self.lake_uri).rstrip("/"), uri.strip("/")) if part)
+
     def _what_to_do(self) -> str:
         if self.profile is Profile.development:
             return "Start the embedded lake with `compaction up`, or set this in the environment or .env."

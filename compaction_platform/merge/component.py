@@ -1,7 +1,6 @@
 """`MergedTable` as users write it in YAML. Checks what can be checked without touching anything."""
 
 import re
-from datetime import timedelta
 from typing import Annotated, Literal
 
 import dagster as dg
@@ -9,10 +8,9 @@ import pyarrow
 from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.lake.columns import arrow_schema
-from compaction_platform.lake.declaration import Cron, Declaration
+from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, as_timedelta
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.glue import GlueParquetTable
-from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need
 from compaction_platform.merge.assets import cleaned_asset, merge_assets, merge_job
 from compaction_platform.merge.checks import EventTime
@@ -30,26 +28,6 @@ TABLE_PROPERTIES = (
     ("write.delete.granularity", "partition"),
     ("write.parquet.compression-codec", "zstd"),
 )
-
-
-def _name(name: str) -> str:
-    if name.startswith("_"):
-        raise ValueError(f"{name!r}: names that begin with an underscore are the platform's own")
-    try:
-        return checked_identifier(name)
-    except NameInvalid as error:
-        raise ValueError(str(error)) from None
-
-
-def _duration(text: str) -> str:
-    if not re.fullmatch(r"\d+[smhd]", text):
-        raise ValueError(f"{text!r} is not a duration; examples: 90s, 10m, 2h, 1d")
-    return text
-
-
-def as_timedelta(text: str) -> timedelta:
-    unit = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[text[-1]]
-    return timedelta(**{unit: int(text[:-1])})
 
 
 def _hour(text: str) -> str:
@@ -80,8 +58,6 @@ def partition_field(text: str) -> PartitionField:
     return PartitionField(column, f"{transform}[{number}]" if number else transform)
 
 
-Name = Annotated[str, AfterValidator(_name)]
-Duration = Annotated[str, AfterValidator(_duration)]
 Hour = Annotated[str, AfterValidator(_hour)]
 Transform = Annotated[str, AfterValidator(_transform)]
 

@@ -87,9 +87,8 @@ class Places:
     def of(cls, rules: MergeRules, settings: Settings) -> "Places":
         settings.require("lake_uri", purpose=f"merging {rules.full_name}")
         lake = str(settings.lake_uri).rstrip("/")
-        own = "://" in rules.source or rules.source.startswith("/")
         places = cls(
-            staging=rules.source.rstrip("/") if own else f"{lake}/{rules.source.strip('/')}".rstrip("/"),
+            staging=settings.place(rules.source),
             state=f"{lake}/_compaction/merge/{rules.full_name}",
             quarantine=f"{lake}/quarantine/{rules.table}",
             archive=f"{lake}/archive/{rules.table}",

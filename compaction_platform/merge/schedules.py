@@ -1,8 +1,9 @@
 import dagster as dg
 
 from compaction_platform.lake.resources import LakeResource
+from compaction_platform.lake.run_requests import run_requests
 from compaction_platform.merge.rules import MergeRules
-from compaction_platform.merge.sensors import Seen, look, run_requests
+from compaction_platform.merge.sensors import Seen, due_hours, look
 
 
 def merge_schedule(rules: MergeRules, job: object, cron: str) -> dg.ScheduleDefinition:
@@ -17,7 +18,8 @@ def merge_schedule(rules: MergeRules, job: object, cron: str) -> dg.ScheduleDefi
         description=f"Merges hours of {rules.source} that are over and have something new.",
     )
     def staged(context: dg.ScheduleEvaluationContext, lake: LakeResource) -> list[dg.RunRequest] | dg.SkipReason:
-        requests, notes = run_requests(rules, look(rules, lake.settings(), Seen()), context.instance)
+        found = look(rules, lake.settings(), Seen())
+        requests, notes = run_requests(due_hours(rules, found), context.instance)
         return requests or dg.SkipReason("; ".join(notes) or "nothing new is staged")
 
     return staged

@@ -1,16 +1,16 @@
 """Look at the staging area and ask for the hours that need a merge. The sensor does it all the time, a schedule
 (for those who prefer one) at its hours."""
 
-import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import dagster as dg
 
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.resources import LakeResource
+from compaction_platform.lake.run_requests import Due, run_requests
 from compaction_platform.lake.settings import Settings
 from compaction_platform.merge.plan import Batch, HoursToRequest, batches, hours_to_request, ranges
 from compaction_platform.merge.records import Manifest, Receipt, manifests_of, receipts_of, short_uuid, staged_files
@@ -18,20 +18,6 @@ from compaction_platform.merge.rules import MergeRules, Places
 from compaction_platform.merge.run import TableMissing, load_table
 
 HOURS_PER_LOOK = 168
-ATTEMPTS = 3
-RUNS_LOOKED_AT = 1000
-TABLE_TAG = "compaction/table"
-DIGESTS_TAG = "compaction/digests"
-RANGE_START_TAG = "dagster/asset_partition_range_start"
-RANGE_END_TAG = "dagster/asset_partition_range_end"
-
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 @dataclass(frozen=True)
@@ -97,63 +83,9 @@ def _merged_before(places: Places, settings: Settings, table: str, unsettled: Ma
     return settled
 
 
-def run_requests(rules: MergeRules, found: Look, instance: dg.DagsterInstance) -> tuple[list[dg.RunRequest], list[str]]:
-    """Runs for the hours that are due, as few as possible; and what is not asked for, and why.
-
-    An hour whose last run did not settle it gets a run of its own, so that it does not hold up the others.
-    """
-    busy = _hours_on_their_way(rules, instance)
-    attempts = _attempts(rules, found, instance)
-    due = [hour for hour in found.plan.hours if not any(first <= hour <= last for first, last in busy)]
-    notes = []
-    if waiting := len(found.plan.hours) - len(due):
-        notes.append(f"{waiting} hours are in a run that is not over")
-    if given_up := [hour for hour in due if attempts[hour] >= ATTEMPTS]:
-        notes.append(
-            f"{len(given_up)} hours (the first: {given_up[0]}) failed {ATTEMPTS} times; look at the runs, then "
-            "materialize by hand"
-        )
-    fresh = ranges([hour for hour in due if attempts[hour] == 0], found.staged)
-    again = [(hour, hour) for hour in due if 0 < attempts[hour] < ATTEMPTS]
-    return [_request(rules, found, first, last, attempts[first]) for first, last in sorted([*fresh, *again])], notes
-
-
-def _request(rules: MergeRules, found: Look, first: str, last: str, attempt: int) -> dg.RunRequest:
-    digests = [_short(batch) for hour, batch in found.staged.items() if first <= hour <= last]
-    name = hashlib.sha256("".join([first, last, *digests]).encode()).hexdigest()[:16]
-    one_hour = first == last
-    return dg.RunRequest(
-        run_key=f"{rules.full_name}-{name}-{attempt}",
-        partition_key=first if one_hour else None,
-        tags={
-            TABLE_TAG: rules.full_name,
-            DIGESTS_TAG: ",".join(digests),
-            **({} if one_hour else {RANGE_START_TAG: first, RANGE_END_TAG: last}),
-        },
-    )
-
-
-def _short(batch: Batch) -> str:
-    return batch.digest[:12]
-
-
-def _attempts(rules: MergeRules, found: Look, instance: dg.DagsterInstance) -> dict[str, int]:
-    """How many runs of exactly these files have ended, for each hour that is still due."""
-    ended = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED, dg.DagsterRunStatus.SUCCESS]
-    runs = instance.get_runs(dg.RunsFilter(tags={TABLE_TAG: rules.full_name}, statuses=ended), limit=RUNS_LOOKED_AT)
-    seen = Counter(digest for run in runs for digest in run.tags.get(DIGESTS_TAG, "").split(","))
-    return {hour: seen[_short(found.staged[hour])] for hour in found.plan.hours}
-
-
-def _hours_on_their_way(rules: MergeRules, instance: dg.DagsterInstance) -> list[tuple[str, str]]:
-    runs = instance.get_runs(dg.RunsFilter(tags={TABLE_TAG: rules.full_name}, statuses=UNFINISHED), limit=200)
-    found = []
-    for run in runs:
-        first = run.tags.get(RANGE_START_TAG) or run.tags.get("dagster/partition")
-        last = run.tags.get(RANGE_END_TAG) or first
-        if first and last:
-            found.append((first, last))
-    return found
+def due_hours(rules: MergeRules, found: Look) -> Due:
+    digests = {hour: batch.digest for hour, batch in found.staged.items()}
+    return Due(rules.full_name, found.plan.hours, digests, partial(ranges, staged=found.staged))
 
 
 def _asked(requests: list[dg.RunRequest]) -> list[str]:
@@ -184,7 +116,7 @@ def merge_sensor(rules: MergeRules, job: object) -> dg.SensorDefinition:
             found = look(rules, lake.settings(), Seen.from_cursor(context.cursor))
         except TableMissing as missing:
             return dg.SensorResult(skip_reason=str(missing))
-        requests, notes = run_requests(rules, found, context.instance)
+        requests, notes = run_requests(due_hours(rules, found), context.instance)
         explanation = _explained(found.plan, [*_asked(requests), *notes])
         context.log.info(explanation)
         return dg.SensorResult(

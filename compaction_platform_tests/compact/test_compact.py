@@ -1,6 +1,9 @@
 """Small files become one: the same rows, in the same order, whatever the files are like."""
 
 import json
+import os
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 
 from compaction_platform.compact import concat
 from compaction_platform.compact.outputs import INPUTS_KEY
+from compaction_platform.compact.plan import LATER, MB, YOUNG, Policy
+from compaction_platform.compact.reencode import Encoding
 from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
@@ -139,7 +144,7 @@ def test_a_file_that_does_not_go_together_with_the_others_stays(
     assert complaint in yard.notes()[name]
     assert bytes(yard.store.read(name)) == odd_bytes
     assert len(yard.files()) == 2
-    assert yard.run().plan()[0].is_empty
+    assert yard.run().plan()[0].plan.is_empty
 
 
 def with_ids(table: pyarrow.Table, *ids: int) -> pyarrow.Table:
@@ -231,7 +236,9 @@ def test_what_is_no_data_is_left_and_a_summary_of_removed_files_goes(yard: Yard)
     names = {stored.key for stored in yard.store.list()}
     assert {"_SUCCESS", "_common_metadata", "notes.txt", "p=1/.0.parquet.crc"} <= names
     assert "_metadata" not in names, "it points at files that are gone"
-    assert bytes(yard.store.read("_compaction/trash/_metadata")) == b"x"
+    (trashed,) = yard.store.list("_compaction/trash")
+    assert trashed.key.endswith("Z/_metadata")
+    assert bytes(yard.store.read(trashed.key)) == b"x"
 
 
 def test_files_without_rows_and_without_bytes(yard: Yard) -> None:
@@ -251,10 +258,76 @@ def test_trash_keeps_the_originals_aside(yard: Yard) -> None:
     originals = {key: bytes(yard.store.read(key)) for key in yard.files()}
     yard.compact(originals="trash")
     assert len(yard.files()) == 1
-    assert {f"_compaction/trash/{key}": data for key, data in originals.items()} == {
-        stored.key: bytes(yard.store.read(stored.key)) for stored in yard.store.list("_compaction/trash")
+    assert originals == {
+        "/".join(stored.key.split("/")[3:]): bytes(yard.store.read(stored.key))
+        for stored in yard.store.list("_compaction/trash")
     }
-    assert yard.run(originals="trash").plan()[0].is_empty
+    assert yard.run(originals="trash").plan()[0].plan.is_empty
+
+
+def test_trash_is_emptied_after_its_time(yard: Yard) -> None:
+    for number in range(3):
+        yard.put(f"d/{number}.parquet", rows(number))
+    yard.store.write("_compaction/trash/20200101T000000Z/d/old.parquet", b"moved long ago")
+    yard.store.write("_compaction/trash/mine/d/old.parquet", b"somebody put it here")
+    yard.compact(originals="trash", trash_for=timedelta(hours=1))
+    trashed = [stored.key for stored in yard.store.list("_compaction/trash")]
+    assert len(trashed) == 4
+    assert "_compaction/trash/mine/d/old.parquet" in trashed
+    assert "_compaction/trash/20200101T000000Z/d/old.parquet" not in trashed
+    assert any("deleted" in said for said in yard.said)
+
+
+@pytest.mark.parametrize("row_group_bytes", [64 * MB, 2_000])
+def test_rows_are_sorted_where_that_is_wanted(yard: Yard, row_group_bytes: int) -> None:
+    for number in range(4):
+        yard.put(f"d/{number}.parquet", rows(number * 50))
+    before = [row for directory in yard.content().values() for row in directory]
+    yard.compact(encoding=Encoding(row_group_bytes=row_group_bytes, sort_by=("word",)))
+    (output,) = yard.outputs()
+    assert yard.metadata(output).num_row_groups == (1 if row_group_bytes == 64 * MB else 2)
+    expected = sorted(before, key=lambda row: (row["word"] is not None, row["word"] or ""))  # stable, as ours must be
+    assert yard.content() == {"d": expected}
+
+
+def test_a_sort_column_that_no_file_has_is_an_error_and_changes_nothing(yard: Yard) -> None:
+    for number in range(2):
+        yard.put(f"d/{number}.parquet", rows(number * 50))
+    report = yard.compact(encoding=Encoding(sort_by=("absent",)))
+    assert "sort column absent: there is none; there are id, word" in next(iter(report.failed.values()))
+    assert len(yard.files()) == 2
+
+
+def test_files_that_changed_within_the_grace_wait(yard: Yard) -> None:
+    for number in range(2):
+        yard.put(f"{number}.parquet", rows(number * 50))
+    (survey,) = yard.run(grace=timedelta(hours=1)).plan()
+    assert (survey.plan.inputs, list(survey.plan.left_alone)) == (0, [YOUNG])
+    os.utime(Path(yard.uri) / "0.parquet", (0, 0))
+    os.utime(Path(yard.uri) / "1.parquet", (0, 0))
+    (survey,) = yard.run(grace=timedelta(hours=1)).plan()
+    assert survey.plan.inputs == 2
+
+
+def test_several_prefixes_are_one_run_and_nothing_else_is_touched(yard: Yard) -> None:
+    for hour in range(4):
+        for number in range(2):
+            yard.put(f"h={hour}/{number}.parquet", rows(number))
+    report = yard.run().run(["h=1", "h=2", "h=9"])
+    assert [key.rpartition("/")[0] for key in yard.outputs()] == ["h=1", "h=2"]
+    assert len(yard.files()) == 6
+    assert report.skipped == {"h=9": "no files"}
+    assert (report.before.files, report.after.files) == (4, 2)
+
+
+def test_a_run_over_several_prefixes_takes_no_more_files_than_it_may(yard: Yard) -> None:
+    for hour in range(3):
+        for number in range(3):
+            yard.put(f"h={hour}/{number}.parquet", rows(number))
+    policy = replace(Policy(), max_files=5)
+    surveys = yard.run(policy=policy).plan(["h=0", "h=1", "h=2"])
+    assert [survey.plan.inputs for survey in surveys] == [3, 2, 0]
+    assert surveys[2].why_nothing == f"3 {LATER}"
 
 
 def test_keep_leaves_the_originals_and_does_not_compact_them_twice(yard: Yard, tmp_path: Path) -> None:
@@ -265,7 +338,7 @@ def test_keep_leaves_the_originals_and_does_not_compact_them_twice(yard: Yard, t
     yard.compact(originals="keep", target_uri=target.uri)
     assert yard.files() == before
     assert target.content() == yard.content()
-    assert yard.run(originals="keep", target_uri=target.uri).plan()[0].is_empty
+    assert yard.run(originals="keep", target_uri=target.uri).plan()[0].plan.is_empty
     yard.put("d/8.parquet", rows(800))
     yard.put("d/9.parquet", rows(900))
     yard.compact(originals="keep", target_uri=target.uri)

@@ -36,7 +36,7 @@ def test_directories_on_s3_are_compacted_in_spark_tasks(yard: Yard) -> None:
     assert yard.content(unreadable=["dt=2026-11-01/hour=00/bad.parquet"]) == before
     assert len(yard.files()) == 4
     assert set(yard.notes()) == {"dt=2026-11-01/hour=00/bad.parquet"}
-    assert yard.run().plan()[0].is_empty
+    assert yard.run().plan()[0].plan.is_empty
 
 
 def test_an_upload_to_s3_that_is_there_already_is_finished(yard: Yard) -> None:
@@ -66,7 +66,7 @@ def test_several_outputs_of_one_directory(yard: Yard) -> None:
     report = yard.compact(policy=TINY)
     assert len(report.made) > 2
     assert yard.content() == before
-    assert yard.run(policy=TINY).plan()[0].is_empty
+    assert yard.run(policy=TINY).plan()[0].plan.is_empty
 
 
 def command(lake: EmbeddedLake, *arguments: str) -> subprocess.CompletedProcess[str]:

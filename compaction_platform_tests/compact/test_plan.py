@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compaction_platform.compact.plan import (
+    CONTESTED,
     DONE,
     EMPTY,
     LARGE,
@@ -204,6 +205,15 @@ def test_two_outputs_that_nobody_can_tell_apart_are_reported_and_left() -> None:
     found = reconcile(there, outputs(bins))
     assert set(found.conflicts) == {each.output for each in bins}
     assert (found.surplus, found.superseded) == ((), ())
+
+
+def test_what_conflicting_outputs_are_made_of_is_not_compacted_a_third_time() -> None:
+    files, bins = two_runs((0, 1, 2), (1, 2, 3))
+    there = sorted([files[1], files[2], *files[4:], *(output_of(each, 2 * MB) for each in bins)])
+    plan = make_plan(there, POLICY, {"d": State(outputs(bins))})
+    assert set(plan.conflicts) == {each.output for each in bins}
+    assert set(plan.left_alone[CONTESTED].examples) == {files[1].key, files[2].key, *plan.conflicts}
+    assert not {file.key for each in plan.bins for file in each.inputs} - {file.key for file in files[4:]}
 
 
 def test_an_output_that_was_taken_into_another_is_superseded() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow
 import pytest
 
-from compaction_platform.compact import originals, rewrite
+from compaction_platform.compact import engines, originals, rewrite
 from compaction_platform.compact.inputs import Fetched
 from compaction_platform.compact.plan import Bin, Listed
+from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.lake.objects import ObjectExists, Objects, StoreRefused
 from compaction_platform.lake.settings import Settings
@@ -38,14 +39,15 @@ def every_row_once(yard: Yard, *more: pyarrow.Table) -> None:
 
 def is_compacted(yard: Yard) -> None:
     assert len(yard.files()) == len(yard.outputs()) == 1
-    assert yard.run().plan()[0].is_empty
+    assert yard.run().plan()[0].plan.is_empty
 
 
 # ---------------------------------------------------------------- death
 
 SCRIPT = """
 import os, signal, sys
-from compaction_platform.compact import originals, rewrite
+from compaction_platform.compact import engines, originals, rewrite
+from compaction_platform.compact.originals import Removal
 from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.lake.settings import Settings
@@ -65,7 +67,7 @@ def dying_after(real):
 if point == "before reading":
     rewrite.fetch = die
 elif point == "after reading":
-    Rewrite._write = die
+    engines.write = die
 elif point == "after writing":
     Rewrite._commit = die
 elif point == "while uploading":
@@ -73,12 +75,12 @@ elif point == "while uploading":
 elif point == "after uploading":
     Rewrite._commit = dying_after(Rewrite._commit)
 elif point == "before removing":
-    rewrite.remove_originals = die
+    Removal._remove_some = die
 elif point == "while removing":
     originals.CHUNK = 3
-    originals._remove_some = dying_after(originals._remove_some)
+    Removal._remove_some = dying_after(Removal._remove_some)
 elif point == "after removing":
-    rewrite.remove_originals = dying_after(rewrite.remove_originals)
+    Rewrite._finish = dying_after(Rewrite._finish)
 CompactRun(Directory(uri), Settings(_env_file=None), lambda: Spread(None, 1)).run()
 """
 
@@ -155,7 +157,7 @@ def test_an_upload_that_the_library_tries_twice(yard: Yard, monkeypatch: pytest.
 
 
 def test_another_file_of_that_name_is_not_taken_for_ours(yard: Yard) -> None:
-    (planned,) = yard.run().plan()[0].bins
+    (planned,) = yard.run().plan()[0].plan.bins
 
     def put_before(self: Rewrite, made_of: Bin, output: Any) -> None:
         yard.put(planned.output, rows(5000))
@@ -209,9 +211,13 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, place: Any, step: str, act: Cal
     return happened
 
 
-@pytest.mark.parametrize("step", ["_write", "_commit", "_finish"])
+@pytest.mark.parametrize(
+    ("place", "step"),
+    [(engines, "write"), (Rewrite, "_commit"), (Rewrite, "_finish")],
+    ids=["write", "commit", "finish"],
+)
 @pytest.mark.parametrize("late", [0, 2], ids=["the same plan", "another plan"])
-def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, step: str, late: int) -> None:
+def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, place: Any, step: str, late: int) -> None:
     """The other run does all of its work in the middle of this one, with files this one has not seen."""
     more = [rows(1000 + number * 50) for number in range(late)]
 
@@ -220,13 +226,13 @@ def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, step: str
             yard.put(f"h=1/0-late-{number}.parquet", table)
         yard.compact()
 
-    happened = interrupted(monkeypatch, Rewrite, step, other)
+    happened = interrupted(monkeypatch, place, step, other)
     yard.compact()
     assert happened == [step]
     every_row_once(yard, *more)
     yard.compact()
     every_row_once(yard, *more)
-    assert yard.run().plan()[0].is_empty
+    assert yard.run().plan()[0].plan.is_empty
 
 
 def test_files_that_appear_or_are_replaced_before_they_are_read(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,16 +263,16 @@ def test_a_file_that_is_replaced_after_it_was_compacted_stays(yard: Yard, monkey
 
 def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(originals, "CHUNK", 4)
-    real = originals._remove_some
+    real = originals.Removal._remove_some
     calls: list[int] = []
 
-    def replace_later(store: Objects, files: Any, how: Any) -> dict[str, str]:
+    def replace_later(removal: Any, store: Objects, files: Any) -> dict[str, str]:
         calls.append(len(files))
         if len(calls) == 2:
             yard.put("h=1/6.parquet", rows(6000))
-        return real(store, files, how)
+        return real(removal, store, files)
 
-    monkeypatch.setattr(originals, "_remove_some", replace_later)
+    monkeypatch.setattr(originals.Removal, "_remove_some", replace_later)
     yard.compact()
     assert calls == [4, 4]
     every_row_once(yard, rows(6000))
@@ -275,14 +281,17 @@ def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.Monk
 # ---------------------------------------------------------------- output that is not what it should be
 
 
-def test_output_that_differs_is_never_published(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = rewrite.reencode.write
+@pytest.mark.parametrize("sort_by", [(), ("word",)])
+def test_output_that_differs_is_never_published(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, sort_by: tuple[str, ...]
+) -> None:
+    real = engines.reencode.Output.write
 
-    def lose_a_row(batches: Any, *arguments: Any, **named: Any) -> None:
-        real((batch.slice(1) for batch in batches), *arguments, **named)
+    def lose_a_row(output: Any, row_groups: Any) -> None:
+        real(output, (rows.slice(1) for rows in row_groups))
 
-    monkeypatch.setattr(rewrite.reencode, "write", lose_a_row)
-    report = yard.compact()
+    monkeypatch.setattr(engines.reencode.Output, "write", lose_a_row)
+    report = yard.compact(encoding=Encoding(sort_by=sort_by))
     assert "are not those that were read" in next(iter(report.failed.values()))
     assert (len(yard.files()), yard.outputs()) == (8, [])
     every_row_once(yard)

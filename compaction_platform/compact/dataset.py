@@ -1,0 +1,51 @@
+"""A directory that is kept compact: what its declaration says, as plain values."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from compaction_platform.compact.layout import Layout
+from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+
+
+class PartitionStillOpen(CompactionError):
+    """Writers may still add files to this hour or day."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    name: str
+    directory: Directory  # its addresses may be relative to the lake
+    layout: Layout | None  # None: one directory, not partitioned by time
+    first: datetime
+    grace: timedelta
+
+    @property
+    def subject(self) -> str:
+        return f"warehouse.{self.name}"
+
+    def run(self, settings: Settings, spread: Callable[[], Spread], say: Callable[[str], None]) -> CompactRun:
+        target = self.directory.target_uri
+        directory = replace(
+            self.directory,
+            uri=settings.place(self.directory.uri),
+            target_uri=None if target is None else settings.place(target),
+            grace=timedelta() if self.layout else self.grace,
+        )
+        return CompactRun(directory, settings, spread, say)
+
+    def prefixes(self, partitions: Sequence[str]) -> list[str]:
+        return [self.layout.prefix(each) for each in partitions] if self.layout else [""]
+
+    def require_closed(self, partitions: Sequence[str], now: datetime) -> None:
+        if self.layout is None:
+            return
+        still_open = [each for each in partitions if not self.layout.is_closed(each, now, self.grace)]
+        if still_open:
+            raise PartitionStillOpen(
+                f"{', '.join(still_open)}: not over yet (with a grace of {self.grace}) by the store's clock, which "
+                f"says {now:%Y-%m-%d %H:%M:%S} UTC. Nothing was done. Choose partitions that end before, or wait."
+            )

@@ -1,0 +1,152 @@
+"""The inputs of a bin become one file that is proved to hold their rows: by copying, by writing anew, or sorted.
+
+An engine writes into a file that nobody sees yet and compares what is in it with what was read.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform.compact import concat, reencode
+from compaction_platform.compact.inputs import Input
+from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described
+from compaction_platform.compact.reencode import Encoding
+from compaction_platform.compact.schemas import Unified, fitted
+from compaction_platform.compact.sorting import is_sorted, sorted_row_groups
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
+
+Engine = Literal["concat", "re-encode", "sort", "none"]
+NOTHING_CHANGED = "Nothing was published and nothing was removed."
+
+
+class OutputDiffers(CompactionError):
+    """What was written is not what was read. It was not published, and nothing was removed."""
+
+
+@dataclass(frozen=True)
+class Written:
+    rows: int
+    engine: Engine
+    reason: str
+
+
+def write(inputs: Sequence[Input], unified: Unified, encoding: Encoding, sink: IO[bytes]) -> Written:
+    """Write one file by the engine that suits these inputs, and prove it."""
+    metadata = {**unified.metadata, INPUTS_KEY: described(_description(each, unified) for each in inputs)}
+    if encoding.sort_by:
+        return _sort(inputs, unified.schema, encoding, metadata, sink)
+    why_not = concat.why_not(inputs)
+    if why_not is None:
+        return _concat(inputs, metadata, sink)
+    return _reencode(inputs, unified.schema, encoding, metadata, sink, why_not)
+
+
+def mapped(spool: IO[bytes]) -> pyarrow.Buffer:
+    """What was written, without holding it in memory."""
+    spool.flush()
+    return pyarrow.memory_map(spool.name).read_buffer()
+
+
+def digest_of(rows: Fingerprint) -> bytes:
+    """What a compacted file says about its rows, so that they can be proved again later."""
+    return json.dumps({"rows": rows.rows, "in_order": rows.digest}).encode()
+
+
+def read_back(output: Input, schema: pyarrow.Schema | None = None) -> Fingerprint:
+    digest = InOrder(schema or output.schema)
+    for batch in output.decoded():
+        digest.update(batch if schema is None else fitted(batch, schema))
+    return digest.finish()
+
+
+def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes]) -> Written:
+    digest = InOrder(inputs[0].schema)
+    for each in inputs:
+        for batch in each.decoded():
+            digest.update(batch)
+    found = digest.finish()
+    arrow = inputs[0].metadata.metadata or {}
+    kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
+    chunks = concat.write(inputs, {**kept, **metadata, ROWS_KEY: digest_of(found)}, sink)
+    output = mapped(sink)
+    _require(not concat.differences(chunks, output), "bytes")
+    _require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == found.rows, "rows")
+    return Written(found.rows, "concat", "row groups are large already")
+
+
+def _reencode(
+    inputs: Sequence[Input],
+    schema: pyarrow.Schema,
+    encoding: Encoding,
+    metadata: dict[bytes, bytes],
+    sink: IO[bytes],
+    reason: str,
+) -> Written:
+    digest = InOrder(schema)
+
+    def digested() -> Iterator[pyarrow.RecordBatch]:
+        for batch in _fitting(inputs, schema):
+            digest.update(batch)
+            yield batch
+
+    row_groups = reencode.row_groups(digested(), schema, encoding.row_group_bytes)
+    with reencode.Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
+        output.write(row_groups)
+        expected = digest.finish()
+        output.describe({**metadata, ROWS_KEY: digest_of(expected)})
+    _require(read_back(Input(inputs[0].file, mapped(sink)), schema) == expected, "rows, in their order,")
+    return Written(expected.rows, "re-encode", reason)
+
+
+def _sort(
+    inputs: Sequence[Input], schema: pyarrow.Schema, encoding: Encoding, metadata: dict[bytes, bytes], sink: IO[bytes]
+) -> Written:
+    expected, written = AnyOrder(schema), InOrder(schema)
+
+    def digested() -> Iterator[pyarrow.Table]:
+        for rows in sorted_row_groups(lambda: _fitting(inputs, schema), schema, encoding):
+            written.update(rows)
+            yield rows
+
+    for batch in _fitting(inputs, schema):
+        expected.update(batch)
+    with reencode.Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
+        output.write(digested())
+        output.describe({**metadata, ROWS_KEY: digest_of(written.finish())})
+    again = Input(inputs[0].file, mapped(sink))
+    found = AnyOrder(schema)
+    keys = []
+    for batch in again.decoded():
+        found.update(fitted(batch, schema))
+        keys.append(batch.select(encoding.sort_by))
+    _require(found.finish() == expected.finish(), "rows")
+    _require(is_sorted(keys), "rows, sorted,")
+    return Written(found.finish().rows, "sort", f"sorted by {', '.join(encoding.sort_by)}")
+
+
+def _fitting(inputs: Sequence[Input], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    for each in inputs:
+        for batch in each.decoded():
+            yield fitted(batch, schema)
+
+
+def _description(each: Input, unified: Unified) -> dict[str, Any]:
+    """An input as its output lists it, with the metadata in which it differs from the others."""
+    described_as: dict[str, Any] = {"name": each.file.name, "etag": each.file.etag, "size": each.file.size}
+    own = {name: value for name, value in (each.schema.metadata or {}).items() if name in unified.differing}
+    if own:
+        described_as["metadata"] = {
+            name.decode(errors="backslashreplace"): value.decode(errors="backslashreplace")
+            for name, value in own.items()
+        }
+    return described_as
+
+
+def _require(holds: bool, what: str) -> None:
+    if not holds:
+        raise OutputDiffers(f"the {what} that were written are not those that were read. {NOTHING_CHANGED}")

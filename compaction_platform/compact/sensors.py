@@ -1,0 +1,65 @@
+"""Old partitions that need compaction again: late files, a run that died. Looks at some of them at a time, in turn."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from compaction_platform.compact.dataset import Dataset
+from compaction_platform.compact.layout import Layout
+from compaction_platform.compact.lookout import Found, look
+from compaction_platform.compact.schedules import due_partitions, latest
+from compaction_platform.lake.resources import LakeResource
+from compaction_platform.lake.run_requests import run_requests
+from compaction_platform.lake.spread import Spread
+
+PARTITIONS_PER_LOOK = 2000
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Where the next look begins, and what need not be looked at closely again."""
+
+    begins_at: str = ""
+    settled: Mapping[str, str] = field(default_factory=dict)
+
+    def to_cursor(self) -> str:
+        return json.dumps({"begins_at": self.begins_at, "settled": dict(self.settled)})
+
+    @classmethod
+    def from_cursor(cls, cursor: str | None) -> "Turn":
+        return cls(**json.loads(cursor)) if cursor else cls()
+
+    def after(self, looked_at: list[str], found: Found, goes_on: bool) -> "Turn":
+        others = {partition: digest for partition, digest in self.settled.items() if partition not in looked_at}
+        return Turn(looked_at[-1] if looked_at and goes_on else "", {**others, **found.settled})
+
+
+def late_files_sensor(dataset: Dataset, layout: Layout, job: object) -> dg.SensorDefinition:
+    @dg.sensor(
+        name=f"late_{dataset.name}",
+        job=job,  # type: ignore[arg-type]  # an unresolved asset job is one of the kinds this takes
+        minimum_interval_seconds=60,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Looks for {layout.unit}s of {dataset.directory.uri} that got files after they were compacted. "
+        "The latest ones are the schedule's.",
+    )
+    def late(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
+        run = dataset.run(lake.settings(), Spread, context.log.info)
+        turn = Turn.from_cursor(context.cursor)
+        closed = layout.closed(dataset.first, run.now(), dataset.grace)
+        old = closed[: len(closed) - len(latest(layout, closed))]
+        waiting = [partition for partition in old if partition > turn.begins_at]
+        looked_at = waiting[:PARTITIONS_PER_LOOK]
+        found = look(dataset, run, looked_at, turn.settled)
+        requests, notes = run_requests(due_partitions(dataset, layout, found), context.instance)
+        said = f"looked at {len(looked_at)} of {len(old)} {layout.unit}s; {len(found.due)} need compaction"
+        context.log.info("; ".join([said, *notes]))
+        return dg.SensorResult(
+            run_requests=requests,
+            cursor=turn.after(looked_at, found, len(waiting) > len(looked_at)).to_cursor(),
+            skip_reason=None if requests else dg.SkipReason("; ".join([said, *notes])),
+        )
+
+    return late

@@ -1,0 +1,91 @@
+"""Rows of many files sorted into row groups, with memory for the keys and one row group.
+
+First only the sort columns are held: they give every row its place. Then all rows are dealt out to one spill file for
+each row group, by their place; each is put in order by itself. Equal keys keep the order in which they were read.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy
+import pyarrow
+import pyarrow.compute
+import pyarrow.ipc
+
+from compaction_platform.compact.reencode import Encoding
+from compaction_platform.lake.errors import CompactionError
+
+PLACE = "__place"
+
+
+class SortColumnMissing(CompactionError):
+    """None of the files has the column they are to be sorted by."""
+
+
+def sorted_row_groups(
+    batches: Callable[[], Iterable[pyarrow.RecordBatch]], schema: pyarrow.Schema, encoding: Encoding
+) -> Iterator[pyarrow.Table]:
+    """`batches` is called twice."""
+    for name in encoding.sort_by:
+        if name not in schema.names:
+            raise SortColumnMissing(f"sort column {name}: there is none; there are {', '.join(schema.names)}.")
+    size = 0
+    keys: list[pyarrow.RecordBatch] = []
+    for batch in batches():
+        keys.append(batch.select(encoding.sort_by))
+        size += batch.nbytes
+    order = _order(pyarrow.Table.from_batches(keys, pyarrow.schema([schema.field(name) for name in encoding.sort_by])))
+    if len(order) == 0:
+        return
+    places = numpy.empty(len(order), numpy.int64)
+    places[order] = numpy.arange(len(order))
+    groups = max(1, round(size / encoding.row_group_bytes))
+    with tempfile.TemporaryDirectory(prefix="compaction-sort-") as directory:
+        spilled = _deal_out(batches(), places, -(-len(order) // groups), Path(directory))
+        for path in spilled:
+            with pyarrow.memory_map(str(path)) as file:
+                rows = pyarrow.ipc.open_stream(file).read_all()
+            in_order = pyarrow.compute.sort_indices(rows[PLACE])
+            yield rows.drop_columns([PLACE]).take(in_order).cast(schema)
+            path.unlink()
+
+
+def is_sorted(keys: Sequence[pyarrow.RecordBatch]) -> bool:
+    if not keys:
+        return True
+    order = _order(pyarrow.Table.from_batches(keys))
+    return bool(numpy.array_equal(order, numpy.arange(len(order))))
+
+
+def _order(keys: pyarrow.Table) -> "numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]":
+    """Row numbers in the order of the keys; nulls first."""
+    columns = [(name, "ascending", "at_start") for name in keys.column_names]
+    order = pyarrow.compute.sort_indices(keys, sort_keys=columns)
+    return numpy.asarray(order).astype(numpy.int64)
+
+
+def _deal_out(
+    batches: Iterable[pyarrow.RecordBatch],
+    places: "numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]",
+    rows_per_group: int,
+    directory: Path,
+) -> list[Path]:
+    """One spill file for each row group, in their order."""
+    paths = [directory / f"{number:06d}.arrow" for number in range(-(-len(places) // rows_per_group))]
+    first = 0
+    with ExitStack() as open_files:
+        writers: dict[int, pyarrow.ipc.RecordBatchStreamWriter] = {}
+        for batch in batches:
+            mine = places[first : first + batch.num_rows]
+            first += batch.num_rows
+            rows = batch.append_column(PLACE, pyarrow.array(mine))
+            groups = mine // rows_per_group
+            for number in numpy.unique(groups):
+                part = rows.take(pyarrow.array(numpy.flatnonzero(groups == number)))
+                if number not in writers:
+                    sink = open_files.enter_context(pyarrow.OSFile(str(paths[number]), "wb"))
+                    writers[number] = open_files.enter_context(pyarrow.ipc.new_stream(sink, rows.schema))
+                writers[number].write_batch(part)
+    return paths
