@@ -1,4 +1,4 @@
-"""Small files into files of 128 MB: ours against DuckDB, pyarrow and Spark on the same files, and against `cp`.
+"""Small files into files of 128 MB: ours against DuckDB, polars, pyarrow and Spark on the same files, and `cp`.
 
 2,000 files of about 400 KB in 10 directories (re-encode), and 24 files with large row groups (concat). Ours is
 everything: listing, planning, reading with checksums, writing, reading back, comparing, removing the originals, on a
@@ -21,12 +21,14 @@ from typing import Any
 
 import duckdb
 import numpy
+import polars
 import psutil
 import pyarrow
 import pyarrow.dataset
 import pyarrow.parquet
 from _report import show
 
+from compaction_platform.compact.engines import Verify
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session, task_slots
@@ -72,7 +74,11 @@ def make_large_row_groups(place: Path) -> None:
     for number in range(24):
         table = pyarrow.concat_tables([events(10_000 + number * 40 + part, 10_000) for part in range(40)])
         pyarrow.parquet.write_table(
-            table, place / f"part-{number:05d}.parquet", compression="zstd", row_group_size=1_000_000
+            table,
+            place / f"part-{number:05d}.parquet",
+            compression="zstd",
+            row_group_size=1_000_000,
+            write_page_checksum=True,  # as Spark does, and we
         )
 
 
@@ -96,6 +102,12 @@ def by_duckdb(source: Path, target: Path) -> None:
         )
 
 
+def by_polars(source: Path, target: Path) -> None:
+    for directory in sorted(source.iterdir()):
+        rows = polars.scan_parquet(directory / "*.parquet", hive_partitioning=False)
+        rows.sink_parquet(target / f"{directory.name}.parquet", compression="zstd", compression_level=1)
+
+
 def by_pyarrow(source: Path, target: Path) -> None:
     for directory in sorted(source.iterdir()):
         dataset = pyarrow.dataset.dataset(directory, format="parquet")
@@ -117,9 +129,9 @@ def by_cp(source: Path, target: Path) -> None:
         subprocess.run(command, check=True)
 
 
-def ours(session: Any, settings: Settings, place: Path) -> Any:
+def ours(session: Any, settings: Settings, place: Path, verify: Verify = "full") -> Any:
     spread = Spread(session, task_slots(session, settings))
-    return CompactRun(Directory(str(place)), settings, lambda: spread).run()
+    return CompactRun(Directory(str(place), verify=verify), settings, lambda: spread).run()
 
 
 class Memory:
@@ -145,15 +157,27 @@ class Memory:
             self.most = max(self.most, total / 1e9)
 
 
-def compared(session: Any, settings: Settings, source: Path, others: dict[str, Callable[[Path, Path], None]]) -> None:
-    copy = source.with_name(f"{source.name}-ours")
-    shutil.copytree(source, copy)
+def copied(source: Path, name: str) -> Path:
+    target = source.with_name(f"{source.name}-{name}")
+    shutil.copytree(source, target)
+    return target
+
+
+def compared(
+    session: Any,
+    settings: Settings,
+    source: Path,
+    others: dict[str, Callable[[Path, Path], None]],
+    verify: Verify = "full",
+) -> None:
+    ours(session, settings, copied(source.with_name("warm"), f"{source.name}-{verify}"), verify)
+    copy = copied(source, f"ours-{verify}")
     with Memory() as memory:
-        our_time = seconds(lambda: ours(session, settings, copy))
+        our_time = seconds(lambda: ours(session, settings, copy, verify))
     sizes = f"{size_of(source) / 1e6:.0f} → {size_of(copy) / 1e6:.0f}"
-    rows = [["ours", f"{our_time:.1f}", "1.00", sizes, f"{memory.most:.1f}"]]
+    rows = [[f"ours, verify: {verify}", f"{our_time:.1f}", "1.00", sizes, f"{memory.most:.1f}"]]
     for name, work in others.items():
-        target = source.with_name(f"{source.name}-{name}")
+        target = source.with_name(f"{source.name}-{verify}-{name}")
         target.mkdir()
         taken = seconds(lambda work=work, target=target: work(source, target))
         rows.append([name, f"{taken:.1f}", f"{taken / our_time:.2f}", f"→ {size_of(target) / 1e6:.0f}", ""])
@@ -167,12 +191,12 @@ def main() -> None:
         place = Path(name)
         make_small(place / "small")
         make_large_row_groups(place / "large")
-        shutil.copytree(place / "small" / "hour=00", place / "warm")
-        ours(session, settings, place / "warm")  # starts the workers
+        shutil.copytree(place / "small" / "hour=00", place / "warm")  # a run over it starts the workers
         spark = partial(by_spark, session)
-        others = {"DuckDB": by_duckdb, "pyarrow": by_pyarrow, "Spark": spark, "cp": by_cp}
+        others = {"DuckDB": by_duckdb, "polars": by_polars, "pyarrow": by_pyarrow, "Spark": spark, "cp": by_cp}
         compared(session, settings, place / "small", others)
         compared(session, settings, place / "large", {"cp": by_cp})
+        compared(session, settings, place / "large", {"cp": by_cp}, "pages")
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -172,6 +172,10 @@ def compact(
     uri: Uri,
     target_mb: TargetMb = 128,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
+    verify: Annotated[
+        Literal["full", "pages"],
+        typer.Option(help="How copied row groups are proved: decoded, or by their pages' checksums (faster)."),
+    ] = "full",
     as_json: AsJson = False,
 ) -> None:
     """Make few large Parquet files of many small ones; the originals go once the new file is there."""
@@ -181,7 +185,7 @@ def compact(
         plan(uri, target_mb, as_json)
         return
     with _stoppable(), contextlib.ExitStack() as until_done:
-        run = _compact_run(uri, target_mb, until_done)
+        run = _compact_run(uri, target_mb, until_done, verify)
         report = (run if as_json else until_done.enter_context(_shown(run))).run()
     _require_files(uri, report.before.files)
     if as_json:
@@ -218,6 +222,7 @@ def _compact_run(
     uri: str,
     target_mb: int,
     until_done: contextlib.ExitStack | None = None,
+    verify: Literal["full", "pages"] = "full",
 ) -> "CompactRun":
     from compaction_platform.compact.plan import MB, Policy
     from compaction_platform.compact.run import CompactRun, Directory
@@ -236,7 +241,7 @@ def _compact_run(
         return Spread(session, task_slots(session, settings))
 
     place = uri if "://" in uri else str(Path(uri).resolve())
-    return CompactRun(Directory(place, policy), settings, spread)
+    return CompactRun(Directory(place, policy, verify=verify), settings, spread)
 
 
 @app.command()

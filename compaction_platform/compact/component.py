@@ -84,6 +84,13 @@ class CompactedDirectory(Declaration):
     enabled: Annotated[bool, Field(description="No: neither schedule nor sensor; a person can still materialize.")] = (
         True
     )
+    verify: Annotated[
+        Literal["full", "pages"],
+        Field(
+            description="How row groups that are copied as they are get proved. full: every value is decoded. pages: "
+            "where every page bears a checksum, the checksums are enough; several times faster."
+        ),
+    ] = "full"
     row_group_mb: Annotated[Megabytes, Field(description="Size of row groups, of decoded rows.")] = 64
     compression: Annotated[
         Literal["zstd", "snappy", "lz4", "gzip", "none"],
@@ -139,6 +146,7 @@ class CompactedDirectory(Declaration):
                 originals=self.originals,
                 target_uri=self.target_uri,
                 trash_for=timedelta(hours=self.trash_hours),
+                verify=self.verify,
             ),
             layout=None if self.layout is None else Layout(self.layout),
             first=datetime.combine(date.fromisoformat(self.first_day), time(), UTC),

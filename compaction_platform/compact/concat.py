@@ -4,11 +4,13 @@ Only offsets change: those of the row groups and columns, and those inside the o
 inputs' footers is carried over as it is.
 """
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
 import pyarrow
+import xxhash
 
 from compaction_platform.compact.inputs import Input, Unusable
 from compaction_platform.lake.thrift_compact import (
@@ -20,6 +22,7 @@ from compaction_platform.lake.thrift_compact import (
     Field,
     ListOf,
     Struct,
+    ThriftInvalid,
     parse,
     serialize,
 )
@@ -42,6 +45,9 @@ FILE_PATH, CHUNK_OFFSET, CHUNK_META, OFFSET_INDEX, OFFSET_INDEX_SIZE, COLUMN_IND
 CRYPTO = 8
 COMPRESSED, DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, BLOOM, BLOOM_SIZE = 7, 9, 10, 11, 14, 15
 PAGE_LOCATIONS, PAGE_OFFSET = 1, 1
+COLUMN_VALUES = 5
+PAGE_COMPRESSED, PAGE_CRC, DATA_PAGE_HEADER, DATA_PAGE_HEADER_V2, PAGE_VALUES = 3, 4, 5, 8, 1
+LONGEST_PAGE_HEADER = 1 << 20  # it holds statistics: two values of any length
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,35 @@ def why_not(inputs: Sequence[Input]) -> str | None:
     return None
 
 
+def rows_by_checksums(each: Input) -> int | None:
+    """How many rows a file has, if every page bears a checksum that holds; None if it must be decoded to know.
+
+    A page whose checksum holds is what its writer wrote: it need not be decoded to be copied.
+    """
+    groups = footer_of(each.data).get_value(ROW_GROUPS).items
+    columns = [column.get_value(CHUNK_META) for group in groups for column in group.get_value(COLUMNS).items]
+    try:
+        sound = all(_checksums_hold(memoryview(each.data).cast("B"), meta) for meta in columns)
+    except ThriftInvalid:
+        return None
+    return sum(group.get_value(GROUP_ROWS) for group in groups) if sound else None
+
+
+def _checksums_hold(data: memoryview, meta: Struct) -> bool:
+    values = 0
+    place = _start(meta)
+    end = place + meta.get_value(COMPRESSED)
+    while place < end:
+        header, begins = parse(data[: min(end, place + LONGEST_PAGE_HEADER)], place)
+        page = data[begins : begins + header.get_value(PAGE_COMPRESSED, 0)]
+        if PAGE_CRC not in header or zlib.crc32(page) != header.get_value(PAGE_CRC) & 0xFFFFFFFF:
+            return False
+        kinds = (header.get_value(number) for number in (DATA_PAGE_HEADER, DATA_PAGE_HEADER_V2))
+        values += sum(kind.get_value(PAGE_VALUES) for kind in kinds if kind is not None)
+        place = begins + len(page)
+    return bool(place == end and values == meta.get_value(COLUMN_VALUES))
+
+
 def write(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes]) -> list[Chunk]:
     """Copy all row groups, in order; returns where each piece went, to be verified."""
     sink.write(MAGIC)
@@ -119,6 +154,18 @@ def write(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes]
     encoded = serialize(footer)
     sink.write(encoded + len(encoded).to_bytes(4, "little") + MAGIC)
     return chunks
+
+
+def digest_of(inputs: Sequence[Input]) -> str:
+    """One digest of all columns' bytes, in their order."""
+    digest = xxhash.xxh3_128()
+    for each in inputs:
+        data = memoryview(each.data).cast("B")
+        for group in footer_of(each.data).get_value(ROW_GROUPS).items:
+            for column in group.get_value(COLUMNS).items:
+                meta = column.get_value(CHUNK_META)
+                digest.update(data[_start(meta) : _start(meta) + meta.get_value(COMPRESSED)])
+    return digest.hexdigest()
 
 
 def _serialized(footer: Struct, number: int) -> bytes:

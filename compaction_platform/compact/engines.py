@@ -21,6 +21,7 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
 
 Engine = Literal["concat", "re-encode", "sort", "none"]
+Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them
 NOTHING_CHANGED = "Nothing was published and nothing was removed."
 
 
@@ -35,14 +36,16 @@ class Written:
     reason: str
 
 
-def write(inputs: Sequence[Input], unified: Unified, encoding: Encoding, sink: IO[bytes]) -> Written:
+def write(
+    inputs: Sequence[Input], unified: Unified, encoding: Encoding, sink: IO[bytes], verify: Verify = "full"
+) -> Written:
     """Write one file by the engine that suits these inputs, and prove it."""
     metadata = {**unified.metadata, INPUTS_KEY: described(_description(each, unified) for each in inputs)}
     if encoding.sort_by:
         return _sort(inputs, unified.schema, encoding, metadata, sink)
     why_not = concat.why_not(inputs)
     if why_not is None:
-        return _concat(inputs, metadata, sink)
+        return _concat(inputs, metadata, sink, verify)
     return _reencode(inputs, unified.schema, encoding, metadata, sink, why_not)
 
 
@@ -64,19 +67,33 @@ def read_back(output: Input, schema: pyarrow.Schema | None = None) -> Fingerprin
     return digest.finish()
 
 
-def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes]) -> Written:
+def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes], verify: Verify) -> Written:
+    rows, said = _by_pages(inputs) if verify == "pages" else _by_decoding(inputs)
+    arrow = inputs[0].metadata.metadata or {}
+    kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
+    chunks = concat.write(inputs, {**kept, **metadata, ROWS_KEY: said}, sink)
+    output = mapped(sink)
+    _require(not concat.differences(chunks, output), "bytes")
+    _require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == rows, "rows")
+    return Written(rows, "concat", "row groups are large already")
+
+
+def _by_decoding(inputs: Sequence[Input]) -> tuple[int, bytes]:
+    """How many rows there are, and what to say about them. The output has the same bytes: one side is enough."""
     digest = InOrder(inputs[0].schema)
     for each in inputs:
         for batch in each.decoded():
             digest.update(batch)
     found = digest.finish()
-    arrow = inputs[0].metadata.metadata or {}
-    kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
-    chunks = concat.write(inputs, {**kept, **metadata, ROWS_KEY: digest_of(found)}, sink)
-    output = mapped(sink)
-    _require(not concat.differences(chunks, output), "bytes")
-    _require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == found.rows, "rows")
-    return Written(found.rows, "concat", "row groups are large already")
+    return found.rows, digest_of(found)
+
+
+def _by_pages(inputs: Sequence[Input]) -> tuple[int, bytes]:
+    rows = 0
+    for each in inputs:
+        proved = concat.rows_by_checksums(each)
+        rows += sum(batch.num_rows for batch in each.decoded()) if proved is None else proved
+    return rows, json.dumps({"rows": rows, "bytes": concat.digest_of(inputs)}).encode()
 
 
 def _reencode(
@@ -89,14 +106,13 @@ def _reencode(
 ) -> Written:
     digest = InOrder(schema)
 
-    def digested() -> Iterator[pyarrow.RecordBatch]:
-        for batch in _fitting(inputs, schema):
-            digest.update(batch)
-            yield batch
+    def row_groups() -> Iterator[pyarrow.Table]:
+        for rows in reencode.row_groups(_fitting(inputs, schema), schema, encoding.row_group_bytes):
+            digest.update(rows)
+            yield rows
 
-    row_groups = reencode.row_groups(digested(), schema, encoding.row_group_bytes)
     with reencode.Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
-        output.write(row_groups)
+        output.write(row_groups())
         expected = digest.finish()
         output.describe({**metadata, ROWS_KEY: digest_of(expected)})
     _require(read_back(Input(inputs[0].file, mapped(sink)), schema) == expected, "rows, in their order,")

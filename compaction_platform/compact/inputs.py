@@ -15,6 +15,7 @@ from compaction_platform.compact.plan import Listed
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.thrift_compact import ThriftInvalid
 
 FETCHES_AT_ONCE = 16
 ROWS_PER_BATCH = 1 << 16
@@ -26,7 +27,15 @@ class Unusable(CompactionError):
 
 
 # Whatever pyarrow may say about a file that is not what it seems.
-UNREADABLE = (Unusable, pyarrow.ArrowException, OSError, ValueError, NotImplementedError, MemoryError)
+UNREADABLE = (
+    Unusable,
+    ThriftInvalid,
+    pyarrow.ArrowException,
+    OSError,
+    ValueError,
+    NotImplementedError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True)

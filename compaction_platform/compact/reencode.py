@@ -73,7 +73,12 @@ def row_groups(
             waiting.append(batch)
             size += batch.nbytes
         if size >= row_group_bytes:
-            yield pyarrow.Table.from_batches(waiting, schema)
+            yield _in_one_piece(waiting, schema)
             waiting, size = [], 0
     if waiting:
-        yield pyarrow.Table.from_batches(waiting, schema)
+        yield _in_one_piece(waiting, schema)
+
+
+def _in_one_piece(batches: list[pyarrow.RecordBatch], schema: pyarrow.Schema) -> pyarrow.Table:
+    """Many small batches cost more than their copy: in the digest, in the sample, in the writer."""
+    return pyarrow.Table.from_batches(batches, schema).combine_chunks()

@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.compact import engines
-from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputDiffers
+from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputDiffers, Verify
 from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable, fetch
 from compaction_platform.compact.originals import Removal
 from compaction_platform.compact.outputs import in_directory, known_inputs
@@ -24,6 +25,10 @@ from compaction_platform.compact.schemas import Unified
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
+
+
+class OutputsConflict(CompactionError):
+    """Two compacted files hold the same rows, and neither can be taken back without losing others."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,7 @@ class Rewrite:
     target: Objects
     encoding: Encoding
     removal: Removal
+    verify: Verify = "full"
 
     def __call__(self, planned: Bin) -> Rewritten:
         began = time.monotonic()
@@ -62,7 +68,7 @@ class Rewrite:
                 return replace(result, made_of=planned, reason="fewer than two files are left that could become one")
             with tempfile.NamedTemporaryFile(suffix=".parquet") as spool:
                 try:
-                    written = engines.write(usable, unified, self.encoding, spool)
+                    written = engines.write(usable, unified, self.encoding, spool, self.verify)
                 except UNREADABLE as failed:
                     bad = _unreadable(usable)
                     if not bad:
@@ -70,14 +76,14 @@ class Rewrite:
                     usable, unified, apart = _going_together([each for each in usable if each.file.key not in bad])
                     set_aside = {**set_aside, **bad, **apart}
                     continue
-                output = engines.mapped(spool)
-                self._commit(made_of, output)
+                size = Path(spool.name).stat().st_size
+                self._commit(made_of, Path(spool.name))
                 break
         not_removed = self._finish(made_of)
         return replace(
             result,
             output=made_of.output,
-            bytes=output.size,
+            bytes=size,
             rows=written.rows,
             engine=written.engine,
             reason=written.reason,
@@ -87,13 +93,13 @@ class Rewrite:
 
     # ------------------------------------------------------------ commit
 
-    def _commit(self, made_of: Bin, output: pyarrow.Buffer) -> None:
+    def _commit(self, made_of: Bin, output: Path) -> None:
         """One atomic put. If the very file is there already, an earlier run or another one has done it."""
         try:
-            self.target.create(made_of.output, output)
+            self.target.create_from(made_of.output, output)
         except ObjectExists:
             there = pyarrow.py_buffer(self.target.read(made_of.output))
-            if not _same_rows(there, output):
+            if not _same_rows(there, pyarrow.memory_map(str(output)).read_buffer()):
                 raise OutputDiffers(
                     f"{self.target.uri}/{made_of.output} exists and has other rows. {NOTHING_CHANGED}"
                 ) from None
@@ -110,7 +116,7 @@ class Rewrite:
             self.target.delete([ours.key])
             return {ours.key: "another run has compacted some of these files; this output was taken back"}
         if made_of.output in found.conflicts:
-            raise OutputDiffers(
+            raise OutputsConflict(
                 f"{made_of.output} shares files with another compacted file, and neither can be taken back. "
                 "Nothing was removed; rows are there twice until one of them is."
             )

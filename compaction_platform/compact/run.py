@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import groupby
 
+from compaction_platform.compact.engines import Verify
 from compaction_platform.compact.originals import TRASH, Originals, Removal, empty_trash
 from compaction_platform.compact.outputs import known_inputs, listed
 from compaction_platform.compact.plan import MB, Bin, Listed, Plan, Policy, State, Version, make_plan, together
@@ -36,6 +37,7 @@ class Directory:
     originals: Originals = "delete"
     target_uri: str | None = None
     trash_for: timedelta = timedelta(hours=72)
+    verify: Verify = "full"
     grace: timedelta = timedelta()  # files that changed this recently are left for the next run
 
 
@@ -227,7 +229,7 @@ class CompactRun:
         if not plan.bins:
             return done, failed
         self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / 1e6:,.1f} MB")
-        rewrite = Rewrite(self.source, self.target, self.directory.encoding, removal)
+        rewrite = Rewrite(self.source, self.target, self.directory.encoding, removal, self.directory.verify)
         finished = 0
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:

@@ -6,6 +6,7 @@ One thing to know: times and etags are the store's own, and a write is visible w
 
 import contextlib
 import errno
+import mmap
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -180,6 +181,18 @@ class Objects:
             else:
                 obstore.put(self._store, key, memoryview(data).cast("B"), mode="create", use_multipart=False)
 
+    def create_from(self, key: str, file: Path) -> None:
+        """As `create`, with the content of a local file that nobody writes to any more. On the same file system it is
+        not copied: it gets a second name."""
+        with self._explained(key):
+            if self._local:
+                _link_or_copy(file, self._local / _checked(key))
+            elif file.stat().st_size == 0:
+                obstore.put(self._store, key, b"", mode="create", use_multipart=False)
+            else:
+                with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                    obstore.put(self._store, key, memoryview(data), mode="create", use_multipart=False)
+
     def copy(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """Copy inside the store, atomically. Without `overwrite`, an existing target raises ObjectExists."""
         with self._explained(source):
@@ -269,6 +282,26 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n", 1)[0][:300]
 
 
+def _link_or_copy(file: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if file.stat().st_dev != path.parent.stat().st_dev:
+        _write_locally(path, file.read_bytes(), replace=False)
+        return
+    with file.open("rb+") as opened:
+        os.fchmod(opened.fileno(), 0o666 & ~_umask())  # temporary files are their owner's alone
+        os.fsync(opened.fileno())
+    path.hardlink_to(file)
+    _sync_directory(path.parent)
+
+
+def _umask() -> int:
+    """What this process takes from the permissions of new files. (It can only be asked for by setting it.)"""
+    for line in Path("/proc/self/status").read_text().splitlines() if Path("/proc/self/status").exists() else ():
+        if line.startswith("Umask:"):
+            return int(line.split()[1], 8)
+    return 0o022
+
+
 def _write_locally(path: Path, data: Buffer, *, replace: bool) -> None:
     """Whole or not at all, and on the disk before it is visible."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -283,10 +316,14 @@ def _write_locally(path: Path, data: Buffer, *, replace: bool) -> None:
             unfinished.replace(path)
         else:
             path.hardlink_to(unfinished)
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        _sync_directory(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _sync_directory(path: Path) -> None:
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

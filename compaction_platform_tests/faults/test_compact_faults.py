@@ -126,13 +126,13 @@ def test_a_full_disk_changes_nothing(yard: Yard, tmp_path: Path) -> None:
 
 
 def test_an_upload_whose_answer_is_lost(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Objects.create
+    real = Objects.create_from
 
     def lost(self: Objects, key: str, data: Any) -> None:
         real(self, key, data)
         raise StoreRefused("the connection was closed")
 
-    monkeypatch.setattr(Objects, "create", lost)
+    monkeypatch.setattr(Objects, "create_from", lost)
     report = yard.compact()
     assert "the connection was closed" in next(iter(report.failed.values()))
     assert len(yard.files()) == 9, "nobody knows whether it was stored: nothing is removed"
@@ -144,13 +144,13 @@ def test_an_upload_whose_answer_is_lost(yard: Yard, monkeypatch: pytest.MonkeyPa
 
 def test_an_upload_that_the_library_tries_twice(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt was stored and its answer lost; the second is told that the file exists."""
-    real = Objects.create
+    real = Objects.create_from
 
     def twice(self: Objects, key: str, data: Any) -> None:
         real(self, key, data)
         raise ObjectExists(key)
 
-    monkeypatch.setattr(Objects, "create", twice)
+    monkeypatch.setattr(Objects, "create_from", twice)
     assert yard.compact().failed == {}
     every_row_once(yard)
     is_compacted(yard)

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import tempfile
 import threading
 import tracemalloc
 from collections.abc import Callable
@@ -94,6 +95,30 @@ def test_create_never_replaces(objects: Objects) -> None:
         objects.create("a", b"second")
     assert bytes(objects.read("a")) == b"first"
     assert listed(objects) == ["a"], "nothing unfinished is left behind"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["near", "on another file system"])
+def test_a_file_becomes_an_object(objects: Objects, tmp_path: Path, elsewhere: bool) -> None:
+    other = Path("/dev/shm")  # noqa: S108 (a second file system, where there is one)
+    if elsewhere and (not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev):
+        pytest.skip(f"there is no second file system at {other}")
+    with tempfile.NamedTemporaryFile(dir=other if elsewhere else tmp_path) as file:
+        for number, content in enumerate((b"first" * 100_000, b"")):
+            file.seek(0)
+            file.truncate()
+            file.write(content)
+            file.flush()
+            objects.create_from(f"d/{number}", Path(file.name))
+            with pytest.raises(ObjectExists):
+                objects.create_from(f"d/{number}", Path(file.name))
+            if elsewhere or not objects.uri.startswith("file://"):
+                continue
+            break  # the object is this very file now; whoever gave it away must not write to it
+    assert bytes(objects.read("d/0")) == b"first" * 100_000
+    if objects.uri.startswith("file://"):
+        made = tmp_path / "made"
+        made.touch()
+        assert (tmp_path / "store" / "d" / "0").stat().st_mode == made.stat().st_mode
 
 
 def test_of_many_creators_exactly_one_wins(objects: Objects) -> None:
