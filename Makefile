@@ -20,8 +20,8 @@ demo: $(READY) ## Show the platform at work on a real lake on this machine (star
 dev: $(READY) ## Start the embedded lake, Spark and Dagster; Ctrl-C stops everything
 	@$(BIN)/compaction dev || [ $$? -eq 130 ] # Ctrl-C is the way to end it
 
-test: lint ## Run lint and all tests
-	@$(BIN)/python -m pytest
+test: lint ## Run lint and all tests (in two processes, each with a lake of its own)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 unit: $(READY) ## Run only the tests that need no server (under 20 s)
 	@$(BIN)/python -m pytest -m unit

@@ -42,7 +42,7 @@ def compacted_asset(dataset: Dataset) -> dg.AssetsDefinition:
     )
 
     @dg.multi_asset(
-        name=f"compact_{dataset.name}",
+        name=f"rewrite_{dataset.name}",
         specs=[spec],
         check_specs=check_specs(key),
         can_subset=True,

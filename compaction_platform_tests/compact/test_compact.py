@@ -1,5 +1,6 @@
 """Small files become one: the same rows, in the same order, whatever the files are like."""
 
+import base64
 import json
 import os
 from dataclasses import replace
@@ -12,6 +13,7 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
+from pyarrow.parquet import encryption
 
 from compaction_platform.compact import concat
 from compaction_platform.compact.audit import Audit
@@ -167,6 +169,55 @@ def test_field_ids_survive_and_are_not_mixed_up(yard: Yard) -> None:
     (output,) = yard.outputs()
     schema = yard.metadata(output).schema.to_arrow_schema()
     assert [column.metadata[b"PARQUET:field_id"] for column in schema] == [b"7", b"9"]
+
+
+# ---------------------------------------------------------------- files of another kind
+
+
+class OneKey(encryption.KmsClient):  # type: ignore[misc]
+    """Wraps keys with a key of its own: enough to encrypt a file."""
+
+    def __init__(self, configuration: encryption.KmsConnectionConfig) -> None:
+        encryption.KmsClient.__init__(self)
+
+    def wrap_key(self, key: bytes, name: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, wrapped: bytes, name: str) -> bytes:
+        return base64.b64decode(wrapped)
+
+
+@pytest.mark.parametrize("plaintext_footer", [False, True])
+@pytest.mark.parametrize("encrypted", [1, 3])
+def test_encrypted_files_are_left_alone(yard: Yard, plaintext_footer: bool, encrypted: int) -> None:
+    settings = encryption.EncryptionConfiguration(
+        footer_key="footer", column_keys={"key": ["word"]}, plaintext_footer=plaintext_footer
+    )
+    properties = encryption.CryptoFactory(OneKey).file_encryption_properties(encryption.KmsConnectionConfig(), settings)
+    for number in range(encrypted):
+        yard.put(f"{number}.parquet", rows(number), encryption_properties=properties, write_page_checksum=False)
+    for number in range(encrypted, 5):
+        yard.put(f"{number}.parquet", rows(number * 50))
+    before = {key: bytes(yard.store.read(key)) for key in yard.files()[:encrypted]}
+    report = yard.compact()
+    assert list(report.set_aside) == [f"{number}.parquet" for number in range(encrypted)]
+    assert {key: bytes(yard.store.read(key)) for key in before} == before
+    (output,) = yard.outputs()
+    assert yard.metadata(output).num_rows == 50 * (5 - encrypted)
+    assert yard.run().plan()[0].plan.is_empty
+
+
+def test_thousands_of_columns(yard: Yard) -> None:
+    wide = {f"column_{number:04d}": pyarrow.array([number, None, -number]) for number in range(3000)}
+    for number in range(3):
+        yard.put(f"{number}.parquet", pyarrow.table({**wide, f"only_{number}": ["a", "b", "c"]}))
+    report = yard.compact()
+    assert report.failed == {}
+    (output,) = yard.outputs()
+    table = pyarrow.parquet.read_table(pyarrow.BufferReader(bytes(yard.store.read(output))))
+    assert (table.num_rows, table.num_columns) == (9, 3003)
+    assert table["column_2999"].to_pylist() == [2999, None, -2999] * 3
+    assert table["only_1"].to_pylist() == [None] * 3 + ["a", "b", "c"] + [None] * 3
 
 
 # ---------------------------------------------------------------- concat

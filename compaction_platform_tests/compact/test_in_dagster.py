@@ -50,7 +50,7 @@ class Deployment:
                 "dagster/asset_partition_range_end": last,
             }
         return self.defs.resolve_job_def("compact_clicks").execute_in_process(
-            run_config={**QUIET, **({"ops": {"compact_clicks": {"config": config}}} if config else {})},
+            run_config={**QUIET, **({"ops": {"rewrite_clicks": {"config": config}}} if config else {})},
             instance=self.instance,
             partition_key=first if last is None else None,
             tags=tags,
