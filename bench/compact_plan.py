@@ -1,6 +1,6 @@
 """Planning 100,000 files: from a listing alone, and from a real directory through `CompactRun.plan`.
 
-    compaction bench compact_plan
+compaction bench compact_plan
 """
 
 import resource

@@ -37,7 +37,7 @@ def compacted_asset(dataset: Dataset) -> dg.AssetsDefinition:
         f"{dataset.directory.policy.target_mb} MB with the same rows.",
         partitions_def=partitions,
         group_name="warehouse",
-        kinds={"parquet", "s3" if dataset.directory.uri.startswith("s3://") else "file"},
+        kinds={"parquet", "file" if dataset.directory.uri.startswith(("/", "file:")) else "s3"},
         skippable=True,
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -18,6 +19,7 @@ from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objec
 from compaction_platform.lake.thrift_compact import ThriftInvalid
 
 FETCHES_AT_ONCE = 16
+SPOOLED_AT_ONCE = 4  # these are held in memory until they are written
 ROWS_PER_BATCH = 1 << 16
 ENCRYPTED = b"PARE"
 
@@ -108,17 +110,24 @@ class Fetched:
     changed: Mapping[str, str]  # by key: what is not there any more in the version that was listed
 
 
-def fetch(store: Objects, files: Sequence[Listed]) -> Fetched:
-    """The bytes of these very versions, many at a time, in their order."""
+def fetch(store: Objects, files: Sequence[Listed], spool: Path | None = None) -> Fetched:
+    """The bytes of these very versions, many at a time, in their order. With a directory to spool to, they are kept
+    there and not in memory."""
 
-    def read(file: Listed) -> Input | str:
+    def read(numbered: tuple[int, Listed]) -> Input | str:
+        number, file = numbered
         try:
-            return Input(file, pyarrow.py_buffer(store.read(file.key, file.etag)))
+            data = store.read(file.key, file.etag)
         except (ObjectChanged, ObjectMissing) as gone:
             return str(gone)
+        if spool is None or file.size == 0:
+            return Input(file, pyarrow.py_buffer(data))
+        path = spool / str(number)
+        path.write_bytes(data)
+        return Input(file, pyarrow.memory_map(str(path)).read_buffer())
 
-    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        found = list(pool.map(read, files))
+    with ThreadPoolExecutor(FETCHES_AT_ONCE if spool is None else SPOOLED_AT_ONCE) as pool:
+        found = list(pool.map(read, enumerate(files)))
     return Fetched(
         tuple(each for each in found if isinstance(each, Input)),
         {file.key: each for file, each in zip(files, found, strict=True) if isinstance(each, str)},

@@ -19,12 +19,14 @@ from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputD
 from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable, fetch
 from compaction_platform.compact.originals import Removal
 from compaction_platform.compact.outputs import in_directory, known_inputs
-from compaction_platform.compact.plan import Bin, reconcile
+from compaction_platform.compact.plan import MB, Bin, reconcile
 from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.schemas import Unified
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
+
+MOST_IN_MEMORY = 512 * MB  # inputs of one output; more are spooled to the local disk
 
 
 class OutputsConflict(CompactionError):
@@ -58,8 +60,14 @@ class Rewrite:
     verify: Verify = "full"
 
     def __call__(self, planned: Bin) -> Rewritten:
+        if planned.size <= MOST_IN_MEMORY:
+            return self._rewrite(planned, None)
+        with tempfile.TemporaryDirectory(prefix="compaction-inputs-") as spool:
+            return self._rewrite(planned, Path(spool))
+
+    def _rewrite(self, planned: Bin, spool_inputs: Path | None) -> Rewritten:
         began = time.monotonic()
-        fetched = fetch(self.source, planned.inputs)
+        fetched = fetch(self.source, planned.inputs, spool_inputs)
         usable, unified, set_aside = _going_together(fetched.inputs)
         while True:
             made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in usable})

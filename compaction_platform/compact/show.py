@@ -9,7 +9,7 @@ from compaction_platform.compact.plan import Plan, together
 from compaction_platform.compact.run import SIZE_CLASSES_MB, Report, Sizes, Survey, total_of
 
 SHOWN_BINS = 20
-LONGEST_BAR = 30
+LONGEST_BAR = 12
 
 
 def plan_as_json(surveys: Sequence[Survey]) -> dict[str, Any]:
@@ -106,9 +106,9 @@ def histogram(before: Sizes, after: Sizes) -> str:
     """File sizes before and after, as a Markdown table."""
     edges = [*(f"under {edge} MB" for edge in SIZE_CLASSES_MB), f"{SIZE_CLASSES_MB[-1]} MB and more"]
     most = max(*before.in_class, *after.in_class, 1)
-    lines = ["| size | before | | after | |", "|---|---:|---|---:|---|"]
+    lines = ["| size | before | after | before | after |", "|---|---:|---:|---|---|"]
     for edge, one, two in zip(edges, before.in_class, after.in_class, strict=True):
-        lines.append(f"| {edge} | {one:,} | {_bar(one, most)} | {two:,} | {_bar(two, most)} |")
+        lines.append(f"| {edge} | {one:,} | {two:,} | {_bar(one, most)} | {_bar(two, most)} |")
     return "\n".join(lines)
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 from pyarrow.parquet import encryption
 
-from compaction_platform.compact import concat
+from compaction_platform.compact import concat, rewrite
 from compaction_platform.compact.audit import Audit
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import INPUTS_KEY
@@ -218,6 +218,31 @@ def test_thousands_of_columns(yard: Yard) -> None:
     assert (table.num_rows, table.num_columns) == (9, 3003)
     assert table["column_2999"].to_pylist() == [2999, None, -2999] * 3
     assert table["only_1"].to_pylist() == [None] * 3 + ["a", "b", "c"] + [None] * 3
+
+
+@pytest.mark.parametrize("verify", ["full", "pages"])
+def test_inputs_that_are_too_much_for_memory_are_spooled(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, verify: Any
+) -> None:
+    monkeypatch.setattr(rewrite, "MOST_IN_MEMORY", 1000)
+    spooled: list[Path] = []
+    real = rewrite.fetch
+
+    def watched(store: Any, files: Any, spool: Path | None) -> Any:
+        fetched = real(store, files, spool)
+        assert spool is not None
+        spooled.extend(spool.iterdir())
+        return fetched
+
+    monkeypatch.setattr(rewrite, "fetch", watched)
+    for number in range(4):
+        yard.put(f"{number}.parquet", rows(number * 50))
+    yard.put("4.parquet", b"PAR1 broken")
+    before = yard.content(unreadable=["4.parquet"])
+    assert list(yard.compact(verify=verify).set_aside) == ["4.parquet"]
+    assert yard.content(unreadable=["4.parquet"]) == before
+    assert len(spooled) == 5
+    assert not any(path.exists() for path in spooled)
 
 
 # ---------------------------------------------------------------- concat
