@@ -1,0 +1,97 @@
+"""Small files on S3 (SeaweedFS): reading them one after the other and many at once, and compacting them.
+
+1,000 files of about 250 KB in 5 directories. Starts an embedded lake of its own in a temporary directory.
+
+    compaction bench compact_s3
+"""
+
+import io
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow
+import pyarrow.dataset
+import pyarrow.fs
+import pyarrow.parquet
+from _report import show
+from compact import events
+
+from compaction_platform.compact import inputs
+from compaction_platform.compact.outputs import listed
+from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spark import spark_session, task_slots
+from compaction_platform.lake.spread import Spread
+from compaction_platform.local.embedded import EmbeddedLake
+
+DIRECTORIES = 5
+FILES = 200
+
+
+def make(store: Objects) -> None:
+    def put(number: int) -> None:
+        sink = io.BytesIO()
+        pyarrow.parquet.write_table(events(number), sink, compression="zstd")
+        store.write(f"hour={number // FILES:02d}/part-{number % FILES:05d}.parquet", sink.getvalue())
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(put, range(DIRECTORIES * FILES)))
+
+
+def seconds_to_fetch(store: Objects, at_once: int) -> float:
+    inputs.FETCHES_AT_ONCE = at_once
+    files = list(listed(store))
+    start = time.perf_counter()
+    inputs.fetch(store, files)
+    return time.perf_counter() - start
+
+
+def by_pyarrow(settings: Settings, source: str, target: str) -> None:
+    """Its own S3 file system, threads as it likes."""
+    key, secret = settings.s3_access_key_id, settings.s3_secret_access_key
+    assert key and secret and settings.s3_endpoint
+    store = pyarrow.fs.S3FileSystem(
+        access_key=key.get_secret_value(),
+        secret_key=secret.get_secret_value(),
+        endpoint_override=settings.s3_endpoint,
+        region=settings.s3_region,
+        allow_bucket_creation=False,
+    )
+    for number in range(DIRECTORIES):
+        dataset = pyarrow.dataset.dataset(f"{source}/hour={number:02d}", format="parquet", filesystem=store)
+        with (
+            store.open_output_stream(f"{target}/hour={number:02d}.parquet") as sink,
+            pyarrow.parquet.ParquetWriter(sink, dataset.schema, compression="zstd", compression_level=1) as writer,
+        ):
+            for batch in dataset.to_batches(batch_size=1 << 17):
+                writer.write_batch(batch)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as place, EmbeddedLake(Path(place)) as lake:
+        settings = lake.settings()
+        address = f"{settings.lake_uri}/bench/small"
+        store = Objects.at(address, settings)
+        make(store)
+        rows = [["read, 1 at a time", f"{seconds_to_fetch(store, 1):.1f}"]]
+        rows += [[f"read, {count} at a time", f"{seconds_to_fetch(store, count):.1f}"] for count in (4, 16, 64)]
+        inputs.FETCHES_AT_ONCE = 16
+        start = time.perf_counter()
+        by_pyarrow(settings, address.removeprefix("s3://"), f"{address.removeprefix('s3://')}-pyarrow")
+        rows.append(["compact, pyarrow by hand", f"{time.perf_counter() - start:.1f}"])
+        with spark_session(settings) as session:
+            spread = Spread(session, task_slots(session, settings))
+            make(Objects.at(f"{address}-warm", settings))
+            CompactRun(Directory(f"{address}-warm"), settings, lambda: spread).run()  # starts the workers
+            start = time.perf_counter()
+            report = CompactRun(Directory(address), settings, lambda: spread).run()
+            rows.append(["compact, ours with proof and removal", f"{time.perf_counter() - start:.1f}"])
+        size = f"{report.before.bytes / 1e6:.0f} → {report.after.bytes / 1e6:.0f} MB"
+        show(f"{DIRECTORIES * FILES:,} files on S3, {size}", ["what", "seconds"], rows)
+
+
+if __name__ == "__main__":
+    main()
