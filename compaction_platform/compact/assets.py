@@ -172,8 +172,8 @@ def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, surveys: 
 
 def _failure(report: Report) -> dg.Failure:
     return dg.Failure(
-        f"{len(report.failed)} outputs could not be made. What they were to be made of is untouched; "
-        f"{len(report.made)} others are done.",
+        f"{len(report.failed)} outputs could not be made or finished; {len(report.made)} others are done. Nothing was "
+        "removed that is not in one of those. The errors say more; the next run goes on.",
         metadata=_table("failed", [{"output": key, "error": error} for key, error in report.failed.items()]),
     )
 

@@ -8,8 +8,9 @@ import dagster as dg
 
 from compaction_platform.compact.audit import Audit
 from compaction_platform.compact.dataset import Dataset
+from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import listed
-from compaction_platform.compact.plan import OWN_NAME, Listed, together
+from compaction_platform.compact.plan import OWN_NAME, together
 from compaction_platform.compact.run import CompactRun, Report
 
 FEW_SMALL = "few_small_files"
@@ -71,7 +72,7 @@ def _look(run: CompactRun, prefixes: Sequence[str], wanted: Collection[str]) -> 
         yield _result(FEW_SMALL, small, "directories have small files", figures, dg.AssetCheckSeverity.WARN)
     if NO_SUPERSEDED in wanted:
         left = {file.key: "its rows are in a compacted file" for file in (*plan.superseded, *plan.surplus)}
-        left |= dict.fromkeys(plan.conflicts, "it shares inputs with another compacted file")
+        left |= plan.conflicts
         figures = {"superseded": len(plan.superseded), "surplus": len(plan.surplus), "conflicts": len(plan.conflicts)}
         yield _result(NO_SUPERSEDED, left, "files hold rows that are there twice; the next run removes them", figures)
 

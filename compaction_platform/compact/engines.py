@@ -15,7 +15,7 @@ from compaction_platform.compact import concat, reencode
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described
 from compaction_platform.compact.reencode import Encoding
-from compaction_platform.compact.schemas import Unified, fitted
+from compaction_platform.compact.schemas import Unified, carried_over, fitted
 from compaction_platform.compact.sorting import is_sorted, sorted_row_groups
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
@@ -154,7 +154,8 @@ def _fitting(inputs: Sequence[Input], schema: pyarrow.Schema) -> Iterator[pyarro
 def _description(each: Input, unified: Unified) -> dict[str, Any]:
     """An input as its output lists it, with the metadata in which it differs from the others."""
     described_as: dict[str, Any] = {"name": each.file.name, "etag": each.file.etag, "size": each.file.size}
-    own = {name: value for name, value in (each.schema.metadata or {}).items() if name in unified.differing}
+    keys = carried_over(each.metadata.metadata or {})
+    own = {name: value for name, value in keys.items() if name in unified.differing}
     if own:
         described_as["metadata"] = {
             name.decode(errors="backslashreplace"): value.decode(errors="backslashreplace")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.plan import Listed
+from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
@@ -21,6 +21,8 @@ from compaction_platform.lake.thrift_compact import ThriftInvalid
 FETCHES_AT_ONCE = 16
 SPOOLED_AT_ONCE = 4  # these are held in memory until they are written
 ROWS_PER_BATCH = 1 << 16
+BATCH_BYTES = 16 << 20
+LONG_VALUE = 32  # bytes, what is reckoned for one of a kind that may be of any length
 ENCRYPTED = b"PARE"
 
 
@@ -64,12 +66,18 @@ class Input:
     def decoded(self) -> Iterator[pyarrow.RecordBatch]:
         """All rows, every page with its checksum."""
         rows = 0
-        for batch in self._opened.iter_batches(ROWS_PER_BATCH, use_threads=False):
+        for batch in self._opened.iter_batches(self._rows_per_batch, use_threads=False):
             rows += batch.num_rows
             yield batch
         claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
         if rows != claimed:
             raise Unusable(f"its row groups claim {claimed} rows, {rows} are there")
+
+    @property
+    def _rows_per_batch(self) -> int:
+        """Fewer where rows are wide: a thousand columns in which nothing but zeros are take little space on disk."""
+        width = sum(_width(kind) for kind in _leaves(self.schema))
+        return int(max(256, min(ROWS_PER_BATCH, BATCH_BYTES // max(1, width))))
 
     def judge(self) -> None:
         """Raise one of UNREADABLE if the rows could not be written again just as they are."""
@@ -92,6 +100,13 @@ class Input:
             page_checksum_verification=True,
             coerce_int96_timestamp_unit="us",  # nanoseconds, the default, wrap around in silence
         )
+
+
+def _width(kind: pyarrow.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return LONG_VALUE
 
 
 def _leaves(schema: pyarrow.Schema) -> Iterator[pyarrow.DataType]:

@@ -8,6 +8,8 @@ from typing import Literal
 FIELD = re.compile(r"\{(\w*)(:d)?\}")
 PARTS = {"year": "%Y", "month": "%m", "day": "%d", "hour": "%H", "date": "%Y-%m-%d"}
 
+MOST_IN_RANGE = 150  # a digest of each is in the tags of a run, and a database has its limits
+
 Unit = Literal["hour", "day"]
 STEPS: dict[Unit, timedelta] = {"hour": timedelta(hours=1), "day": timedelta(days=1)}
 KEY_FORMATS: dict[Unit, str] = {"hour": "%Y-%m-%d-%H:%M", "day": "%Y-%m-%d"}
@@ -64,10 +66,11 @@ class Layout:
         return [self.partition(first + number * self.step) for number in range(count)]
 
     def ranges(self, partitions: list[str]) -> list[tuple[str, str]]:
-        """These partitions as few ranges (first, last) without gaps."""
+        """These partitions as few ranges (first, last) without gaps, none of them too long for a run's tags."""
         found: list[tuple[str, str]] = []
         for each in sorted(partitions):
-            if found and self.start(each) - self.start(found[-1][1]) == self.step:
+            near = found and self.start(each) - self.start(found[-1][1]) == self.step
+            if near and self.start(each) - self.start(found[-1][0]) < MOST_IN_RANGE * self.step:
                 found[-1] = (found[-1][0], each)
             else:
                 found.append((each, each))

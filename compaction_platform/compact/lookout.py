@@ -1,15 +1,20 @@
 """Which partitions need compaction, found by listing them. Footers are read only where a listing cannot tell."""
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from compaction_platform.compact.dataset import Dataset
+from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.outputs import listed
-from compaction_platform.compact.plan import Listed, Policy, digest_of, is_own
+from compaction_platform.compact.plan import OWN_NAME, Policy, digest_of
 from compaction_platform.compact.run import LISTINGS_AT_ONCE, CompactRun
+from compaction_platform.compact.set_aside import SetAside
 
 DIGEST_LENGTH = 12
+AT_A_TIME = 4 * LISTINGS_AT_ONCE
+LONGEST_LOOK_SECONDS = 25.0  # Dagster gives a tick a minute
 
 
 @dataclass(frozen=True)
@@ -18,39 +23,61 @@ class Found:
 
     due: Mapping[str, str] = field(default_factory=dict)
     settled: Mapping[str, str] = field(default_factory=dict)  # looked at closely, and there is nothing to do
+    looked_at: Sequence[str] = ()  # fewer than were asked for, if time ran out
 
 
 def look(dataset: Dataset, run: CompactRun, partitions: Sequence[str], settled: Mapping[str, str]) -> Found:
     """`settled` is what an earlier look has found: it need not be looked at closely again."""
-    prefixes = dataset.prefixes(partitions)
-
-    def contents(prefix: str) -> list[Listed]:
-        return sorted(file for file in listed(run.source, prefix) if not file.is_hidden)
-
+    began = time.monotonic()
+    apart = SetAside(run.target).known() if partitions else {}
     due: dict[str, str] = {}
-    still_settled: dict[str, str] = {}
+    nothing_to_do: dict[str, str] = {}
+    looked_at: list[str] = []
+
+    def one(partition: str) -> tuple[str, str, bool] | None:
+        (prefix,) = dataset.prefixes([partition])
+        files = run.listed(prefix)
+        if not could_need_work(files, run.directory.policy, elsewhere=run.directory.target_uri is not None):
+            return None
+        digest = digest_of(_all_that_matters(run, prefix, files, apart))[:DIGEST_LENGTH]
+        if settled.get(partition) == digest:
+            return partition, digest, False
+        plan = run.survey(prefix, files, apart).plan
+        return partition, digest, not plan.is_empty or bool(plan.conflicts or plan.unsettled)
+
     with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-        for partition, prefix, files in zip(partitions, prefixes, pool.map(contents, prefixes), strict=True):
-            if not could_need_work(files, run.directory.policy):
-                continue
-            digest = digest_of((file.key, file.etag) for file in files)[:DIGEST_LENGTH]
-            if settled.get(partition) != digest and not run.plan([prefix])[0].plan.is_empty:
-                due[partition] = digest
-            else:
-                still_settled[partition] = digest
-    return Found(due, still_settled)
+        for start in range(0, len(partitions), AT_A_TIME):
+            if time.monotonic() - began > LONGEST_LOOK_SECONDS:
+                break
+            some = partitions[start : start + AT_A_TIME]
+            for partition, digest, is_due in filter(None, pool.map(one, some)):
+                (due if is_due else nothing_to_do)[partition] = digest
+            looked_at += some
+    return Found(due, nothing_to_do, looked_at)
 
 
-def could_need_work(files: Sequence[Listed], policy: Policy) -> bool:
+def _all_that_matters(
+    run: CompactRun, prefix: str, files: Sequence[Listed], apart: Mapping[str, set[Version]]
+) -> Iterator[Version]:
+    """Whatever may change what is to be done: the files, what was set aside, what is in the target, the policy."""
+    yield "policy", repr(run.directory.policy)
+    yield from sorted((file.key, file.etag) for file in files)
+    for directory in sorted({file.directory for file in files}):
+        yield from sorted(apart.get(directory, ()))
+    if run.directory.target_uri is not None:
+        yield from sorted((file.key, file.etag) for file in listed(run.target, prefix))
+
+
+def could_need_work(files: Sequence[Listed], policy: Policy, *, elsewhere: bool) -> bool:
     """Several new small files in some directory; or compacted ones and something else that may be a leftover."""
     new: dict[str, int] = {}
     own: dict[str, int] = {}
     for file in files:
-        if is_own(file, policy):
+        if OWN_NAME.fullmatch(file.name):
             own[file.directory] = own.get(file.directory, 0) + 1
-        elif file.name.endswith(".parquet") and 0 < file.size < policy.small_bytes:
-            new[file.directory] = new.get(file.directory, 0) + 1
-    fewest = max(2, policy.min_files)
+        elif file.name.endswith(".parquet") and file.size > 0:
+            new[file.directory] = new.get(file.directory, 0) + (file.size < policy.small_bytes)
+    fewest = 1 if elsewhere else max(2, policy.min_files)
     return any(count >= fewest or own.get(directory) for directory, count in new.items()) or any(
         count > 1 for count in own.values()
     )

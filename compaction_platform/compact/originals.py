@@ -1,12 +1,12 @@
 """What happens to files whose rows are in a compacted file: exactly those versions, and never before it is there."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from compaction_platform.compact.plan import Listed
+from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.objects import ObjectExists, Objects
 
 Originals = Literal["delete", "trash", "keep"]
@@ -29,13 +29,16 @@ class Removal:
             raise ValueError("the trash needs the time of the run")
         return f"{TRASH}/{self.began.astimezone(UTC).strftime(FOLDER_FORMAT)}"
 
-    def remove(self, store: Objects, files: Sequence[Listed]) -> dict[str, str]:
-        """Remove these versions. Returns the reason for each that is still there; the next run tries again."""
+    def remove(self, store: Objects, files: Sequence[Listed], proof: "Proof") -> dict[str, str]:
+        """Remove these versions, as long as what has their rows is there. Returns the reason for each that is still
+        there; the next run tries again."""
         if self.originals == "keep":
             return {}
         failures: dict[str, str] = {}
         for start in range(0, len(files), CHUNK):
-            failures |= self._remove_some(store, files[start : start + CHUNK])
+            some = files[start : start + CHUNK]
+            unproved = proof.missing_for(some)
+            failures |= unproved | self._remove_some(store, [file for file in some if file.key not in unproved])
         return failures
 
     def _remove_some(self, store: Objects, files: Sequence[Listed]) -> dict[str, str]:
@@ -59,9 +62,42 @@ class Removal:
             store.copy(file.key, target, overwrite=True)
 
 
-def empty_trash(store: Objects, now: datetime, older_than: timedelta) -> tuple[int, dict[str, str]]:
+@dataclass(frozen=True)
+class Proof:
+    """The compacted files that hold the rows of what is to be removed, by its key."""
+
+    store: Objects
+    holders: Mapping[str, Listed]
+
+    def missing_for(self, files: Sequence[Listed]) -> dict[str, str]:
+        """Files whose rows are not, or not any more, where they should be."""
+        holders = {self.holders[file.key] for file in files if file.key in self.holders}
+        sound = {holder for holder in holders if self._is_there(holder)}
+        return {
+            file.key: "the compacted file with its rows is gone; it stays"
+            for file in files
+            if self.holders.get(file.key) not in sound
+        }
+
+    def _is_there(self, holder: Listed) -> bool:
+        found = self.store.stat(holder.key)
+        return found is not None and found.etag == holder.etag
+
+
+class Unneeded(Proof):
+    """For what holds no rows of its own."""
+
+    def missing_for(self, files: Sequence[Listed]) -> dict[str, str]:
+        return {}
+
+
+def empty_trash(store: Objects, now: Callable[[], datetime], older_than: timedelta) -> tuple[int, dict[str, str]]:
     """Delete what was put into the trash longer ago than this: how many files, and what could not be deleted."""
-    keys = [stored.key for stored in store.list(TRASH) if _trashed_at(stored.key, now) < now - older_than]
+    trashed = [stored.key for stored in store.list(TRASH)]
+    if not trashed:
+        return 0, {}
+    moment = now()
+    keys = [key for key in trashed if _trashed_at(key, moment) < moment - older_than]
     failures = store.delete(keys)
     return len(keys) - len(failures), failures
 

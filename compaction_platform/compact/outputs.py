@@ -3,15 +3,16 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from dataclasses import dataclass
 
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.plan import OWN_NAME, Listed, Version
+from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.plan import OWN_NAME
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.lake.objects import ObjectMissing, Objects, StoredObject
 
 INPUTS_KEY = b"compaction.inputs"
 ROWS_KEY = b"compaction.rows"
@@ -20,6 +21,14 @@ FETCHES_AT_ONCE = 16
 
 class OutputUnreadable(CompactionError):
     """A file that bears the name of a compacted one does not say what it is made of."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What compacted files say about themselves."""
+
+    inputs: Mapping[str, tuple[Version, ...]]  # by key: what went into each
+    untold: Mapping[str, str]  # by key: why it does not say
 
 
 def inputs_of(store: Objects, file: Listed) -> tuple[Version, ...] | None:
@@ -32,28 +41,40 @@ def inputs_of(store: Objects, file: Listed) -> tuple[Version, ...] | None:
         return None
     except (KeyError, TypeError, ValueError, OSError, pyarrow.ArrowException) as error:
         raise OutputUnreadable(
-            f"{store.uri}/{file.key} is named like a compacted file but does not say what it is made of "
-            f"({type(error).__name__}). Nothing was changed in its directory. If it is yours, rename it."
+            f"it is named like a compacted file but does not say what it is made of ({type(error).__name__}). "
+            "Nothing is changed in its directory. If it is yours, rename it."
         ) from error
 
 
-def known_inputs(store: Objects, files: Iterable[Listed]) -> dict[str, tuple[Version, ...]]:
-    """By key: what went into each compacted file among these."""
+def told_inputs(store: Objects, files: Iterable[Listed]) -> Told:
+    """What the compacted files among these say."""
+
+    def ask(file: Listed) -> tuple[Version, ...] | str | None:
+        try:
+            return inputs_of(store, file)
+        except OutputUnreadable as untold:
+            return str(untold)
+
     own = [file for file in files if OWN_NAME.fullmatch(file.name)]
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        found = zip(own, pool.map(lambda file: inputs_of(store, file), own), strict=True)
-        return {file.key: inputs for file, inputs in found if inputs is not None}
+        found = {file.key: answer for file, answer in zip(own, pool.map(ask, own), strict=True)}
+    return Told(
+        {key: answer for key, answer in found.items() if isinstance(answer, tuple)},
+        {key: answer for key, answer in found.items() if isinstance(answer, str)},
+    )
 
 
-def listed(store: Objects, prefix: str = "", young_after: datetime | None = None) -> Iterator[Listed]:
-    for stored in store.list(prefix):
-        is_young = young_after is not None and stored.last_modified > young_after
-        yield Listed(stored.key, stored.size, stored.etag, is_young)
+def listed(store: Objects, prefix: str = "") -> Iterator[Listed]:
+    return (_listed(stored) for stored in store.list(prefix))
 
 
 def in_directory(store: Objects, directory: str) -> list[Listed]:
     """The files right inside a directory, in the order of their names."""
-    return sorted(file for file in listed(store, directory) if file.directory == directory)
+    return sorted(_listed(stored) for stored in store.list_directory(directory))
+
+
+def _listed(stored: StoredObject) -> Listed:
+    return Listed(stored.key, stored.size, stored.etag, stored.last_modified)
 
 
 def described(inputs: Iterable[Mapping[str, object]]) -> bytes:

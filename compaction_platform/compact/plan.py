@@ -8,7 +8,10 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import groupby
+from datetime import datetime
+
+from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.reconcile import reconcile
 
 MB = 1 << 20
 LONGEST_STEM = 120
@@ -22,12 +25,13 @@ TOO_FEW = "too few small files to make a larger one"
 EMPTY = "empty: 0 bytes, not even a footer"
 OTHER = "not Parquet, by its name"
 LATER = "for the next run: this one takes no more files"
-KEPT = "kept: its rows are in a compacted file of the target"
+KEPT = "kept: its rows are in a compacted file"
 SET_ASIDE = "set aside: it cannot be compacted"
 YOUNG = "changed within the grace"
-CONTESTED = "two compacted files share inputs, and nobody can tell which is right: see the conflicts"
-
-Version = tuple[str, str]  # a file's name inside its directory, and its etag
+UNSETTLED = "its rows are in a file that another run has just made"
+SHARED = "it has inputs in common with another compacted file: rows are there twice"
+CONTESTED = "two compacted files share inputs: see the conflicts"
+UNTOLD = "beside a file that is named like a compacted one but does not say what it is made of: see the conflicts"
 
 
 @dataclass(frozen=True)
@@ -43,32 +47,6 @@ class Policy:
     @property
     def target_mb(self) -> int:
         return self.target_bytes // MB
-
-
-@dataclass(frozen=True, order=True)
-class Listed:
-    """A file as the listing told."""
-
-    key: str
-    size: int
-    etag: str
-    is_young: bool = field(default=False, compare=False)
-
-    @property
-    def directory(self) -> str:
-        return self.key.rpartition("/")[0]
-
-    @property
-    def name(self) -> str:
-        return self.key.rpartition("/")[2]
-
-    @property
-    def version(self) -> Version:
-        return self.name, self.etag
-
-    @property
-    def is_hidden(self) -> bool:
-        return any(part.startswith(("_", ".")) for part in self.key.split("/") if "=" not in part)
 
 
 @dataclass(frozen=True)
@@ -129,13 +107,19 @@ class Plan:
     bins: tuple[Bin, ...] = ()
     left_alone: Mapping[str, LeftAlone] = field(default_factory=dict)  # by reason
     superseded: tuple[Listed, ...] = ()  # their rows are in a compacted file; only their removal is left to do
-    conflicts: tuple[str, ...] = ()  # compacted files that share inputs: rows may be there twice
+    superseded_by: Mapping[str, Listed] = field(default_factory=dict)  # by key: that file
+    conflicts: Mapping[str, str] = field(default_factory=dict)  # compacted files that a person must look at, and why
     surplus: tuple[Listed, ...] = ()  # compacted files whose inputs are all there, or in another compacted file
     directories: int = 0
 
     @property
     def is_empty(self) -> bool:
         return not (self.bins or self.superseded or self.surplus)
+
+    @property
+    def unsettled(self) -> int:
+        """Files that another run is about to remove; or it has died, and nobody can tell yet."""
+        return self.left_alone.get(UNSETTLED, LeftAlone()).files
 
     @property
     def inputs(self) -> int:
@@ -147,33 +131,53 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Target:
+    """A directory of compacted files that is not the one their inputs are in."""
+
+    files: tuple[Listed, ...] = ()
+    outputs: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class State:
     """What is known about a directory besides its listing."""
 
     outputs: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)  # compacted files: what went into each
     set_aside: Set[Version] = frozenset()  # what cannot be compacted
-    elsewhere: Set[Version] = frozenset()  # what is in compacted files at another place
+    target: Target | None = None  # if compacted files go elsewhere
     keeps_originals: bool = False
+    untold: Mapping[str, str] = field(default_factory=dict)  # files with such a name that do not say it, and why
+    now: datetime | None = None  # by the store's clock, if it matters
+    young_after: datetime | None = None  # files that changed later are left for the next run
 
 
 def make_plan(listing: Iterable[Listed], policy: Policy, states: Mapping[str, State] | None = None) -> Plan:
-    """The plan for a listing in which the files of a directory are together; `states` by directory."""
+    """The plan for a listing, directory by directory; so are `states`."""
     parts: list[Plan] = []
     taken = 0
-    shown = (file for file in listing if not file.is_hidden)
-    for directory, files in groupby(shown, key=lambda file: file.directory):
+    states = states or {}
+    here = by_directory(listing)
+    for directory in sorted({*here, *states}):
         allowed = None if policy.max_files is None else policy.max_files - taken
-        part = plan_directory(sorted(files), policy, (states or {}).get(directory, State()), allowed)
+        part = plan_directory(here.get(directory, ()), policy, states.get(directory, State()), allowed)
         parts.append(part)
         taken += part.inputs
     return together(parts)
 
 
+def by_directory(listing: Iterable[Listed]) -> dict[str, list[Listed]]:
+    """Files that are data, in the order of their names. (A listing may tell of a subdirectory in between.)"""
+    found: dict[str, list[Listed]] = {}
+    for file in listing:
+        if not file.is_hidden:
+            found.setdefault(file.directory, []).append(file)
+    return {directory: sorted(found[directory]) for directory in sorted(found)}
+
+
 def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowed: int | None = None) -> Plan:
-    found = reconcile(files, state.outputs)
-    if not state.keeps_originals:
-        moved = tuple(file for file in files if file.version in state.elsewhere)
-        found = replace(found, superseded=(*found.superseded, *moved))
+    if state.untold:
+        return Plan((), _left_alone(files, dict.fromkeys((file.key for file in files), UNTOLD)), conflicts=state.untold)
+    found = _reconciled(files, state)
     gone = {file.key for file in (*found.superseded, *found.surplus)}
     new: list[Listed] = []
     own: list[Listed] = []
@@ -181,18 +185,68 @@ def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowe
     for file in files:
         if file.key in gone:
             continue
-        reason = CONTESTED if file.key in found.contested else _why_not(file, policy, state, found.unfinished)
+        reason = found.left_alone.get(file.key) or _why_not(file, policy, state)
+        if reason is None and file.key in found.unfinished:
+            reason = DONE
+        if reason in (LARGE, DONE) and state.target is not None:
+            reason = None  # what goes elsewhere goes there as a whole
         if reason is None:
-            (own if is_own(file, policy) else new).append(file)
+            (own if is_own(file, policy) and state.target is None else new).append(file)
         reasons[file.key] = reason or (DONE if is_own(file, policy) else TOO_FEW)
-    bins, later = _at_most(_bins(new, own, policy), policy, allowed)
+    fewest = max(2, policy.min_files) if state.target is None else 1
+    bins, later = _at_most(_bins(new, own, policy, fewest), fewest, allowed)
     reasons |= {file.key: LATER for file in later}
-    taken = {file.key for each in bins for file in each.inputs}
+    for each in bins:
+        for file in each.inputs:
+            del reasons[file.key]
+    return Plan(
+        tuple(bins),
+        _left_alone(files, reasons),
+        found.superseded,
+        found.superseded_by,
+        found.conflicts,
+        found.surplus,
+        1,
+    )
+
+
+@dataclass(frozen=True)
+class _Found:
+    superseded: tuple[Listed, ...]
+    superseded_by: Mapping[str, Listed]
+    surplus: tuple[Listed, ...]
+    conflicts: Mapping[str, str]
+    left_alone: Mapping[str, str]
+    unfinished: Set[str]
+
+
+def _reconciled(files: Sequence[Listed], state: State) -> _Found:
+    """What compacted files, here and in the target, tell about these."""
+    here = reconcile(files, state.outputs, now=state.now)
+    left_alone = {**dict.fromkeys(here.unsettled, UNSETTLED), **dict.fromkeys(here.contested, CONTESTED)}
+    conflicts = dict.fromkeys(here.conflicts, SHARED)
+    superseded, surplus = here.superseded, here.surplus
+    if state.target is not None:
+        # Leftovers of a time when files were compacted in their own place are not removed, but not compacted either.
+        conflicts |= {file.key: SHARED for file in surplus}
+        left_alone |= {**dict.fromkeys(here.superseded, KEPT), **{file.key: CONTESTED for file in surplus}}
+        there = reconcile(files, state.target.outputs, state.target.files, state.now)
+        superseded, surplus = there.superseded, there.surplus
+        conflicts |= dict.fromkeys(there.conflicts, SHARED)
+        left_alone |= {**dict.fromkeys(there.unsettled, UNSETTLED), **dict.fromkeys(there.contested, CONTESTED)}
+    if state.keeps_originals:
+        left_alone |= dict.fromkeys(superseded, KEPT)
+        superseded = {}
+    listed = tuple(file for file in files if file.key in superseded)
+    return _Found(listed, superseded, surplus, conflicts, left_alone, here.unfinished)
+
+
+def _left_alone(files: Sequence[Listed], reasons: Mapping[str, str]) -> dict[str, LeftAlone]:
     left: dict[str, LeftAlone] = {}
     for file in files:
-        if file.key in reasons and file.key not in taken:
+        if file.key in reasons:
             left[reasons[file.key]] = left.get(reasons[file.key], LeftAlone()).plus(file)
-    return Plan(tuple(bins), left, found.superseded, found.conflicts, found.surplus, 1)
+    return left
 
 
 def together(parts: Sequence[Plan]) -> Plan:
@@ -206,7 +260,8 @@ def together(parts: Sequence[Plan]) -> Plan:
         tuple(each for part in parts for each in part.bins),
         left,
         tuple(file for part in parts for file in part.superseded),
-        tuple(key for part in parts for key in part.conflicts),
+        {key: file for part in parts for key, file in part.superseded_by.items()},
+        {key: why for part in parts for key, why in part.conflicts.items()},
         tuple(file for part in parts for file in part.surplus),
         sum(part.directories for part in parts),
     )
@@ -218,12 +273,10 @@ def is_own(file: Listed, policy: Policy) -> bool:
     return own is not None and int(own["target"]) == policy.target_mb
 
 
-def _why_not(file: Listed, policy: Policy, state: State, unfinished: Set[str]) -> str | None:
-    if file.version in state.elsewhere:
-        return KEPT
+def _why_not(file: Listed, policy: Policy, state: State) -> str | None:
     if file.version in state.set_aside:
         return SET_ASIDE
-    if file.is_young:
+    if state.young_after is not None and file.changed_at is not None and file.changed_at > state.young_after:
         return YOUNG
     if not file.name.endswith(".parquet"):
         return OTHER
@@ -231,19 +284,19 @@ def _why_not(file: Listed, policy: Policy, state: State, unfinished: Set[str]) -
         return EMPTY
     if file.size >= policy.small_bytes:
         return DONE if is_own(file, policy) else LARGE
-    if is_own(file, policy) and (file.key in unfinished or file.size * 2 >= policy.target_bytes):
+    if is_own(file, policy) and file.size * 2 >= policy.target_bytes:
         return DONE
     return None
 
 
-def _bins(new: Sequence[Listed], own: Sequence[Listed], policy: Policy) -> list[Bin]:
+def _bins(new: Sequence[Listed], own: Sequence[Listed], policy: Policy, fewest: int) -> list[Bin]:
     """Bins of new files, and of small compacted ones that they take along.
 
     Only new files decide whether a bin is made, and they are gone over until those that are left make no bin among
     themselves: this is why the next plan is empty.
     """
     made: list[Bin] = []
-    while found := _bins_in_order(new, own, policy):
+    while found := _bins_in_order(new, own, policy, fewest):
         made += found
         taken = {file.key for each in found for file in each.inputs}
         new = [file for file in new if file.key not in taken]
@@ -251,10 +304,9 @@ def _bins(new: Sequence[Listed], own: Sequence[Listed], policy: Policy) -> list[
     return sorted(made, key=lambda each: each.inputs)
 
 
-def _bins_in_order(new: Sequence[Listed], own: Sequence[Listed], policy: Policy) -> list[Bin]:
+def _bins_in_order(new: Sequence[Listed], own: Sequence[Listed], policy: Policy, fewest: int) -> list[Bin]:
     """One bin after the other, each closed once it has reached the target. What is left over at the end goes into the
     last bin, or takes small compacted files along."""
-    fewest = max(2, policy.min_files)
     closed: list[list[Listed]] = []
     rest: list[Listed] = []
     size = 0
@@ -282,7 +334,7 @@ def _size(files: Iterable[Listed]) -> int:
     return sum(file.size for file in files)
 
 
-def _at_most(bins: Sequence[Bin], policy: Policy, allowed: int | None) -> tuple[list[Bin], list[Listed]]:
+def _at_most(bins: Sequence[Bin], fewest: int, allowed: int | None) -> tuple[list[Bin], list[Listed]]:
     """As many bins as one run may do, the last one cut short, and the files of the others."""
     if allowed is None:
         return list(bins), []
@@ -290,64 +342,10 @@ def _at_most(bins: Sequence[Bin], policy: Policy, allowed: int | None) -> tuple[
     later: list[Listed] = []
     for each in bins:
         now, rest = each.inputs[: max(0, allowed)], each.inputs[max(0, allowed) :]
-        if len(now) < max(2, policy.min_files):
+        if len(now) < fewest:
             now, rest = (), each.inputs
         if now:
             taken.append(replace(each, inputs=now))
         later += rest
         allowed -= len(now)
     return taken, later
-
-
-# ---------------------------------------------------------------- after a crash, or two runs at once
-
-
-@dataclass(frozen=True)
-class Reconciled:
-    """What compacted files tell about the files beside them."""
-
-    superseded: tuple[Listed, ...] = ()
-    surplus: tuple[Listed, ...] = ()
-    conflicts: tuple[str, ...] = ()
-    contested: frozenset[str] = frozenset()  # they, and their inputs that are still there
-    unfinished: frozenset[str] = frozenset()  # compacted files that still lie beside their inputs
-
-
-def reconcile(files: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> Reconciled:
-    """Which inputs are still there although their rows are in a compacted file.
-
-    Two runs at once may have put the same file into two outputs. One of them is surplus if all that went into it
-    is still there, or is in the other as well.
-    """
-    there = {file.version: file for file in files}
-    known = {file.key: file for file in files if file.key in outputs}
-    surplus: list[Listed] = []
-    conflicts: list[str] = []
-    kept = dict(sorted((key, outputs[key]) for key in known))
-    for key in list(kept):
-        others = {version for other, inputs in kept.items() if other != key for version in inputs}
-        if known[key].version in others or not others.intersection(kept[key]):
-            continue  # taken into another one as a whole, or nothing in common
-        if all(version in there or version in others for version in kept[key]):
-            surplus.append(known[key])
-            del kept[key]
-    for key, inputs in kept.items():
-        others = {version for other, theirs in kept.items() if other != key for version in theirs}
-        if others.intersection(inputs):
-            conflicts.append(key)
-    superseded = {
-        there[version].key: there[version]
-        for key, inputs in kept.items()
-        if key not in conflicts
-        for version in inputs
-        if version in there and there[version].key != key
-    }
-    contested = {there[version].key for key in conflicts for version in outputs[key] if version in there}
-    unfinished = frozenset(key for key, inputs in kept.items() if any(version in there for version in inputs))
-    return Reconciled(
-        tuple(superseded.values()),
-        tuple(surplus),
-        tuple(conflicts),
-        frozenset({*conflicts, *contested}),
-        unfinished,
-    )

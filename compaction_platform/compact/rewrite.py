@@ -17,15 +17,17 @@ import pyarrow.parquet
 from compaction_platform.compact import engines
 from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputDiffers, Verify
 from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable, fetch
-from compaction_platform.compact.originals import Removal
-from compaction_platform.compact.outputs import in_directory, known_inputs
-from compaction_platform.compact.plan import MB, Bin, reconcile
+from compaction_platform.compact.originals import Proof, Removal
+from compaction_platform.compact.outputs import in_directory, told_inputs
+from compaction_platform.compact.plan import MB, Bin
+from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
 from compaction_platform.compact.reencode import Encoding
-from compaction_platform.compact.schemas import Unified
+from compaction_platform.compact.schemas import Unified, fitted
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
 
+ANOTHER_RUNS = "another run has made the very same file"
 MOST_IN_MEMORY = 512 * MB  # inputs of one output; more are spooled to the local disk
 
 
@@ -46,6 +48,7 @@ class Rewritten:
     set_aside: Mapping[str, str] = field(default_factory=dict)  # keys of files that stay, with the reason
     changed: Mapping[str, str] = field(default_factory=dict)
     not_removed: Mapping[str, str] = field(default_factory=dict)
+    is_somebody_elses: bool = False
     seconds: float = 0.0
 
 
@@ -58,6 +61,7 @@ class Rewrite:
     encoding: Encoding
     removal: Removal
     verify: Verify = "full"
+    settled: frozenset[str] = frozenset()  # compacted files that have nothing in common with this run's bins
 
     def __call__(self, planned: Bin) -> Rewritten:
         if planned.size <= MOST_IN_MEMORY:
@@ -72,22 +76,27 @@ class Rewrite:
         while True:
             made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in usable})
             result = Rewritten(made_of, set_aside=set_aside, changed=fetched.changed)
-            if len(usable) < 2:
-                return replace(result, made_of=planned, reason="fewer than two files are left that could become one")
+            if len(usable) < (2 if self.source.uri == self.target.uri else 1):
+                return replace(result, made_of=planned, reason="too few files are left that could become one")
             with tempfile.NamedTemporaryFile(suffix=".parquet") as spool:
                 try:
                     written = engines.write(usable, unified, self.encoding, spool, self.verify)
                 except UNREADABLE as failed:
-                    bad = _unreadable(usable)
+                    bad = _unreadable(usable, unified.schema)
                     if not bad:
                         raise CompactionError(f"{planned.output}: {_in_one_line(failed)}") from failed
                     usable, unified, apart = _going_together([each for each in usable if each.file.key not in bad])
                     set_aside = {**set_aside, **bad, **apart}
                     continue
                 size = Path(spool.name).stat().st_size
-                self._commit(made_of, Path(spool.name))
+                committing = time.monotonic()
+                is_ours = self._commit(made_of, Path(spool.name))
                 break
-        not_removed = self._finish(made_of)
+        if not is_ours:
+            return replace(result, made_of=planned, reason=ANOTHER_RUNS, is_somebody_elses=True)
+        finished = self._finish(made_of, committing)
+        if finished.taken_back:
+            return replace(result, made_of=planned, reason=finished.taken_back)
         return replace(
             result,
             output=made_of.output,
@@ -95,14 +104,14 @@ class Rewrite:
             rows=written.rows,
             engine=written.engine,
             reason=written.reason,
-            not_removed=not_removed,
+            not_removed=finished.not_removed,
             seconds=time.monotonic() - began,
         )
 
     # ------------------------------------------------------------ commit
 
-    def _commit(self, made_of: Bin, output: Path) -> None:
-        """One atomic put. If the very file is there already, an earlier run or another one has done it."""
+    def _commit(self, made_of: Bin, output: Path) -> bool:
+        """One atomic put. If the very file is there already, another run has made it: it is not ours to finish."""
         try:
             self.target.create_from(made_of.output, output)
         except ObjectExists:
@@ -111,24 +120,38 @@ class Rewrite:
                 raise OutputDiffers(
                     f"{self.target.uri}/{made_of.output} exists and has other rows. {NOTHING_CHANGED}"
                 ) from None
+            return False
+        return True
 
-    def _finish(self, made_of: Bin) -> dict[str, str]:
-        """Remove the originals, unless another run has put some of them into a file of its own meanwhile: then this
-        output goes away again. Whoever commits later sees the other, so of two at most one stays."""
-        if self.removal.originals == "keep":
-            return {}
+    def _finish(self, made_of: Bin, committing: float) -> "_Finished":
+        """Remove the originals if all of them are still there and in no other compacted file. Otherwise another run, or
+        a writer, was faster: this output is taken back, and nothing is removed. Of two runs that share a file, the one
+        that looks later sees the other; if both see each other, both take theirs back."""
         files = in_directory(self.target, made_of.directory)
-        found = reconcile(files, known_inputs(self.target, files))
         ours = {file.key: file for file in files}.get(made_of.output)
-        if ours is not None and ours.key in {file.key for file in found.surplus}:
-            self.target.delete([ours.key])
-            return {ours.key: "another run has compacted some of these files; this output was taken back"}
-        if made_of.output in found.conflicts:
+        if ours is None:
+            raise OutputsConflict(f"{made_of.output} is gone as soon as it was made. Nothing was removed.")
+        told = told_inputs(self.target, [file for file in files if file.key not in {ours.key, *self.settled}])
+        if told.untold:
+            return _Finished(not_removed=dict(told.untold))
+        versions = {file.version for file in made_of.inputs}
+        same_place = self.source.uri == self.target.uri
+        there = {file.version for file in (files if same_place else in_directory(self.source, made_of.directory))}
+        if versions <= there and not any(versions.intersection(inputs) for inputs in told.inputs.values()):
+            proof = Proof(self.target, {file.key: ours for file in made_of.inputs})
+            return _Finished(self.removal.remove(self.source, made_of.inputs, proof))
+        if time.monotonic() - committing > TAKEN_BACK_WITHIN.total_seconds() or self.target.delete([ours.key]):
             raise OutputsConflict(
-                f"{made_of.output} shares files with another compacted file, and neither can be taken back. "
-                "Nothing was removed; rows are there twice until one of them is."
+                f"inputs of {made_of.output} were removed, replaced or compacted by somebody else meanwhile, and it "
+                "could not be taken back in time. Nothing was removed; rows may be there twice."
             )
-        return self.removal.remove(self.source, made_of.inputs)
+        return _Finished(taken_back="inputs were removed, replaced or compacted by somebody else meanwhile; taken back")
+
+
+@dataclass(frozen=True)
+class _Finished:
+    not_removed: Mapping[str, str] = field(default_factory=dict)
+    taken_back: str | None = None
 
 
 def _going_together(inputs: Sequence[Input]) -> tuple[list[Input], Unified, dict[str, str]]:
@@ -149,7 +172,7 @@ def _going_together(inputs: Sequence[Input]) -> tuple[list[Input], Unified, dict
         try:
             if usable and usable[0].has_int96 != each.has_int96:
                 raise Unusable("its timestamps are stored in another way than those of the others (INT96)")
-            unified = unified.with_file(each.schema)
+            unified = unified.with_file(each.schema, each.metadata.metadata or {})
             usable.append(each)
         except Unusable as reason:
             apart[each.file.key] = str(reason)
@@ -160,13 +183,13 @@ def _kind(each: Input) -> tuple[str, bool]:
     return each.schema.remove_metadata().to_string(), each.has_int96
 
 
-def _unreadable(inputs: Sequence[Input]) -> dict[str, str]:
-    """Decode every file by itself, to find out which of them cannot be."""
+def _unreadable(inputs: Sequence[Input], schema: pyarrow.Schema) -> dict[str, str]:
+    """Decode every file by itself, to find out which of them cannot be, or does not fit the others."""
     bad: dict[str, str] = {}
     for each in inputs:
         try:
-            for _ in each.decoded():
-                pass
+            for batch in each.decoded():
+                fitted(batch, schema)
         except UNREADABLE as reason:
             bad[each.file.key] = _in_one_line(reason)
     return bad

@@ -1,5 +1,6 @@
 """One run over a directory: list, plan, rewrite on Spark, clean up. Dagster, the command and the benchmarks call it."""
 
+import functools
 import os
 import time
 from bisect import bisect_right
@@ -8,12 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import groupby
 
+from compaction_platform.compact import reconcile
 from compaction_platform.compact.engines import Verify
-from compaction_platform.compact.originals import TRASH, Originals, Removal, empty_trash
-from compaction_platform.compact.outputs import known_inputs, listed
-from compaction_platform.compact.plan import MB, Bin, Listed, Plan, Policy, State, Version, make_plan, together
+from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, Unneeded, empty_trash
+from compaction_platform.compact.outputs import Told, listed, told_inputs
+from compaction_platform.compact.plan import MB, Bin, Plan, Policy, State, Target, by_directory, make_plan, together
+from compaction_platform.compact.reconcile import needs_a_clock
 from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
@@ -24,7 +27,9 @@ from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 SUMMARY = "_metadata"
 OWN_PLACE = "_compaction"
 LISTINGS_AT_ONCE = 16
+WAIT_SECONDS = 2.0
 SIZE_CLASSES_MB = (1, 8, 32, 128, 256)
+_NOTHING: tuple[Target, Mapping[str, str]] = (Target(), {})
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class Survey:
     prefix: str
     plan: Plan
     before: Sizes
+    known: frozenset[str] = frozenset()  # compacted files that were there
 
     @property
     def why_nothing(self) -> str | None:
@@ -168,33 +174,77 @@ class CompactRun:
         """What would be done below these prefixes. Nothing is changed."""
         policy = self.directory.policy
         surveys: list[Survey] = []
+        apart = SetAside(self.target).known() if prefixes else {}
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            listings = pool.map(self._listed, prefixes)
-            apart = SetAside(self.target).known() if prefixes else {}
-            for prefix, files in zip(prefixes, listings, strict=True):
-                plan = make_plan(files, policy, self._states(files, prefix, apart))
-                surveys.append(Survey(prefix, plan, Sizes.of(file.size for file in files)))
+            for prefix, files in zip(prefixes, pool.map(self.listed, prefixes), strict=True):
+                survey = self.survey(prefix, files, apart, policy)
+                surveys.append(survey)
                 if policy.max_files is not None:
-                    policy = replace(policy, max_files=policy.max_files - plan.inputs)
+                    policy = replace(policy, max_files=policy.max_files - survey.plan.inputs)
         return tuple(surveys)
 
-    def _listed(self, prefix: str) -> list[Listed]:
-        grace = self.directory.grace
-        young_after = self.now() - grace if grace else None
-        return [file for file in listed(self.source, prefix, young_after) if not file.is_hidden]
+    def listed(self, prefix: str) -> list[Listed]:
+        return [file for file in listed(self.source, prefix) if not file.is_hidden]
 
-    def _states(self, files: Sequence[Listed], prefix: str, apart: Mapping[str, Iterable[Version]]) -> dict[str, State]:
-        made_of = known_inputs(self.source, files)
-        elsewhere: dict[str, set[Version]] = {}
-        if self.directory.target_uri is not None:
-            for key, inputs in known_inputs(self.target, listed(self.target, prefix)).items():
-                elsewhere.setdefault(key.rpartition("/")[0], set()).update(inputs)
-        states: dict[str, State] = {}
-        for name, inside in groupby(files, key=lambda file: file.directory):
-            own = {file.key: made_of[file.key] for file in inside if file.key in made_of}
-            keeps = self.directory.originals == "keep"
-            states[name] = State(own, frozenset(apart.get(name, ())), frozenset(elsewhere.get(name, ())), keeps)
-        return states
+    def survey(
+        self, prefix: str, files: Sequence[Listed], apart: Mapping[str, Iterable[Version]], policy: Policy | None = None
+    ) -> Survey:
+        """What is to be done with these files; `apart` by directory: what was set aside."""
+        told = told_inputs(self.source, files)
+        targets = self._targets(prefix)
+        now = functools.cache(self.now)
+        here = by_directory(files)
+        states = {
+            name: self._state(
+                here.get(name, []),
+                told,
+                None if targets is None else targets.get(name, _NOTHING),
+                frozenset(apart.get(name, ())),
+                now,
+            )
+            for name in {*here, *(targets or {})}
+        }
+        plan = make_plan(files, policy or self.directory.policy, states)
+        known = {*told.inputs, *(key for target in (targets or {}).values() for key in target[0].outputs)}
+        return Survey(prefix, plan, Sizes.of(file.size for file in files), frozenset(known))
+
+    def _targets(self, prefix: str) -> "dict[str, tuple[Target, Mapping[str, str]]] | None":
+        """By directory: compacted files at the place they go to, if that is another one."""
+        if self.directory.target_uri is None:
+            return None
+        files = [file for file in listed(self.target, prefix) if not file.is_hidden]
+        told = told_inputs(self.target, files)
+        return {
+            name: (
+                Target(tuple(inside), {file.key: told.inputs[file.key] for file in inside if file.key in told.inputs}),
+                {file.key: told.untold[file.key] for file in inside if file.key in told.untold},
+            )
+            for name, inside in by_directory(files).items()
+        }
+
+    def _state(
+        self,
+        files: Sequence[Listed],
+        told: Told,
+        target: "tuple[Target, Mapping[str, str]] | None",
+        apart: frozenset[Version],
+        clock: Callable[[], datetime],
+    ) -> State:
+        outputs = {file.key: told.inputs[file.key] for file in files if file.key in told.inputs}
+        untold = {file.key: told.untold[file.key] for file in files if file.key in told.untold}
+        there = target[0] if target else None
+        grace = self.directory.grace
+        in_doubt = needs_a_clock(files, outputs) or (there is not None and needs_a_clock(files, there.outputs))
+        now = clock() if grace or in_doubt else None
+        return State(
+            outputs,
+            apart,
+            there,
+            self.directory.originals == "keep",
+            {**untold, **(target[1] if target else {})},
+            now,
+            now - grace if now and grace else None,
+        )
 
     # ------------------------------------------------------------ carry out
 
@@ -202,34 +252,48 @@ class CompactRun:
         began = time.monotonic()
         surveys = self.plan(prefixes)
         plan = together([survey.plan for survey in surveys])
-        if plan.is_empty:
-            return Report(surveys, total_of(surveys), seconds=time.monotonic() - began)
-        trashes = self.directory.originals == "trash"
+        trashes = self.directory.originals == "trash" and not plan.is_empty
         removal = Removal(self.directory.originals, self.now() if trashes else None)
         not_removed = self._finish_earlier(plan, removal)
-        removed_superseded = len({file.key for file in plan.superseded} - set(not_removed))
-        done, failed = self._rewrite(plan, removal)
+        removed = len({file.key for file in plan.superseded} - set(not_removed))
+        done, failed = self._rewrite(plan, removal, frozenset().union(*(survey.known for survey in surveys)))
         SetAside(self.target).remember(_set_aside(done, plan))
         not_removed |= self._remove_stale_summaries(done)
-        if removal.began is not None:
-            not_removed |= self._empty_trash(removal.began)
-        return Report(
-            surveys,
-            self._sizes_now(prefixes),
-            tuple(done),
-            failed,
-            removed_superseded,
-            {**not_removed, **{key: why for each in done for key, why in each.not_removed.items()}},
-            time.monotonic() - began,
-        )
+        not_removed |= {key: why for each in done for key, why in each.not_removed.items()}
+        if plan.unsettled or any(each.is_somebody_elses for each in done):
+            later, also_removed = self._finish_for_others(prefixes)
+            not_removed |= later
+            removed += also_removed
+        not_removed |= self._empty_trash()
+        after = self._sizes_now(prefixes)
+        return Report(surveys, after, tuple(done), failed, removed, not_removed, time.monotonic() - began)
 
-    def _rewrite(self, plan: Plan, removal: Removal) -> tuple[list[Rewritten], dict[str, str]]:
+    def _finish_for_others(self, prefixes: Sequence[str]) -> tuple[dict[str, str], int]:
+        """Another run has just made a file and not removed its inputs. Either it is at it, or it has died: wait until
+        that is certain, and do it."""
+        waited = 0.0
+        while True:
+            plan = together([survey.plan for survey in self.plan(prefixes)])
+            if not plan.unsettled or waited > 2 * reconcile.SETTLED_AFTER.total_seconds():
+                break
+            if waited == 0.0:
+                self.say(f"{plan.unsettled} files are in one that another run has just made; waiting for it")
+            time.sleep(WAIT_SECONDS)
+            waited += WAIT_SECONDS
+        removal = Removal(self.directory.originals, self.now() if self.directory.originals == "trash" else None)
+        failures = self._finish_earlier(plan, removal)
+        return failures, len({file.key for file in plan.superseded} - set(failures))
+
+    def _rewrite(self, plan: Plan, removal: Removal, known: frozenset[str]) -> tuple[list[Rewritten], dict[str, str]]:
         done: list[Rewritten] = []
         failed: dict[str, str] = {}
         if not plan.bins:
             return done, failed
         self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / 1e6:,.1f} MB")
-        rewrite = Rewrite(self.source, self.target, self.directory.encoding, removal, self.directory.verify)
+        touched = {each.directory for each in plan.bins}
+        settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
+        how = self.directory
+        rewrite = Rewrite(self.source, self.target, how.encoding, removal, how.verify, frozenset(settled))
         finished = 0
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:
@@ -246,8 +310,9 @@ class CompactRun:
         """What an earlier run has left to do."""
         if plan.superseded:
             self.say(f"{len(plan.superseded)} files are in compacted ones already; removing them")
-        failures = removal.remove(self.source, plan.superseded)
-        return failures | Removal("delete").remove(self.target, plan.surplus)
+        proof = Proof(self.target, plan.superseded_by)
+        failures = removal.remove(self.source, plan.superseded, proof)
+        return failures | Removal("delete").remove(self.target, plan.surplus, Unneeded(self.target, {}))
 
     def _remove_stale_summaries(self, done: Sequence[Rewritten]) -> dict[str, str]:
         """A `_metadata` file lists the files of its directory and of those below; now it lists some that are gone."""
@@ -263,10 +328,11 @@ class CompactRun:
         stale = [Listed(stored.key, stored.size, stored.etag) for stored in found if stored is not None]
         for file in stale:
             self.say(f"{file.key} lists files that are gone; it was moved to {TRASH}")
-        return Removal("trash", self.now()).remove(self.source, stale) if stale else {}
+        proof = Unneeded(self.target, {})
+        return Removal("trash", self.now()).remove(self.source, stale, proof) if stale else {}
 
-    def _empty_trash(self, now: datetime) -> dict[str, str]:
-        deleted, failures = empty_trash(self.source, now, self.directory.trash_for)
+    def _empty_trash(self) -> dict[str, str]:
+        deleted, failures = empty_trash(self.source, self.now, self.directory.trash_for)
         if deleted:
             self.say(f"{deleted} files were in the trash for more than {self.directory.trash_for}; deleted")
         return failures

@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 import pyarrow
 
 from compaction_platform.compact.inputs import Unusable
+from compaction_platform.lake.canonical import canonical_type
 from compaction_platform.lake.columns import converted, holds
 
 FIELD_ID = b"PARQUET:field_id"
 # What pyarrow and pandas write about a schema in their own words; it is written anew, or does not hold any more.
 REWRITTEN = (b"ARROW:schema", b"pandas")
+OURS = b"compaction."
+UNITS = ("s", "ms", "us", "ns")
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,9 @@ class Unified:
     def schema(self) -> pyarrow.Schema:
         return pyarrow.schema(list(self.columns), metadata=dict(self.metadata))
 
-    def with_file(self, schema: pyarrow.Schema) -> "Unified":
-        """Raises Unusable if this file does not go together with those before it."""
-        metadata = {name: value for name, value in (schema.metadata or {}).items() if name not in REWRITTEN}
+    def with_file(self, schema: pyarrow.Schema, keys: Mapping[bytes, bytes]) -> "Unified":
+        """Raises Unusable if this file does not go together with those before it. `keys` is the footer's metadata."""
+        metadata = carried_over(keys)
         if not self.columns:
             return Unified(tuple(schema), metadata)
         if tuple(schema) == self.columns and _ids(schema) == _ids(self.columns):
@@ -36,7 +39,8 @@ class Unified:
             columns = self._columns_with(schema)
         names = {*self.metadata, *metadata}
         differing = {name for name in names if self.metadata.get(name) != metadata.get(name)} | self.differing
-        return Unified(columns, {**metadata, **self.metadata}, frozenset(differing))
+        agreed = {name: value for name, value in self.metadata.items() if name not in differing}
+        return Unified(columns, agreed, frozenset(differing))
 
     def _columns_with(self, schema: pyarrow.Schema) -> tuple[pyarrow.Field, ...]:
         known = {column.name: column for column in self.columns}
@@ -68,14 +72,14 @@ def _wider(ours: pyarrow.Field, theirs: pyarrow.Field) -> pyarrow.Field:
 def _holds(wide: pyarrow.DataType, narrow: pyarrow.DataType) -> bool:
     """Widening that every reader would expect: not bytes to text, not a moment to another calendar."""
     types = pyarrow.types
-    if (
-        types.is_timestamp(wide) != types.is_timestamp(narrow)
-        or types.is_binary(narrow)
-        or types.is_large_binary(narrow)
-    ):
-        return bool(types.is_null(narrow))
-    if types.is_timestamp(wide) and (wide.tz is None) != (narrow.tz is None):
-        return False
+    plain = canonical_type(narrow)
+    if types.is_timestamp(wide) != types.is_timestamp(plain):
+        return bool(types.is_null(plain))
+    if types.is_large_binary(plain) or types.is_fixed_size_binary(plain):
+        return bool(canonical_type(wide) == plain)
+    if types.is_timestamp(wide):
+        finer = UNITS.index(wide.unit) >= UNITS.index(plain.unit)
+        return finer and (wide.tz is None) == (plain.tz is None)
     return holds(wide, narrow)
 
 
@@ -91,6 +95,11 @@ def fitted(batch: pyarrow.RecordBatch, schema: pyarrow.Schema) -> pyarrow.Record
         for column in schema
     ]
     return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def carried_over(keys: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Of a footer's metadata, what a compacted file has as well."""
+    return {name: value for name, value in keys.items() if name not in REWRITTEN and not name.startswith(OURS)}
 
 
 def _ids(columns: pyarrow.Schema | tuple[pyarrow.Field, ...]) -> list[bytes | None]:

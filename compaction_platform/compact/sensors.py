@@ -15,6 +15,7 @@ from compaction_platform.lake.run_requests import run_requests
 from compaction_platform.lake.spread import Spread
 
 PARTITIONS_PER_LOOK = 2000
+MOST_SETTLED = 5000  # partitions that the cursor remembers, the latest ones
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,11 @@ class Turn:
     def from_cursor(cls, cursor: str | None) -> "Turn":
         return cls(**json.loads(cursor)) if cursor else cls()
 
-    def after(self, looked_at: list[str], found: Found, goes_on: bool) -> "Turn":
-        others = {partition: digest for partition, digest in self.settled.items() if partition not in looked_at}
-        return Turn(looked_at[-1] if looked_at and goes_on else "", {**others, **found.settled})
+    def after(self, found: Found, goes_on: bool) -> "Turn":
+        seen = set(found.looked_at)
+        settled = {partition: digest for partition, digest in self.settled.items() if partition not in seen}
+        latest = sorted({**settled, **found.settled}.items())[-MOST_SETTLED:]
+        return Turn(found.looked_at[-1] if found.looked_at and goes_on else "", dict(latest))
 
 
 def late_files_sensor(dataset: Dataset, layout: Layout, job: object) -> dg.SensorDefinition:
@@ -51,14 +54,13 @@ def late_files_sensor(dataset: Dataset, layout: Layout, job: object) -> dg.Senso
         closed = layout.closed(dataset.first, run.now(), dataset.grace)
         old = closed[: len(closed) - len(latest(layout, closed))]
         waiting = [partition for partition in old if partition > turn.begins_at]
-        looked_at = waiting[:PARTITIONS_PER_LOOK]
-        found = look(dataset, run, looked_at, turn.settled)
+        found = look(dataset, run, waiting[:PARTITIONS_PER_LOOK], turn.settled)
         requests, notes = run_requests(due_partitions(dataset, layout, found), context.instance)
-        said = f"looked at {len(looked_at)} of {len(old)} {layout.unit}s; {len(found.due)} need compaction"
+        said = f"looked at {len(found.looked_at)} of {len(old)} {layout.unit}s; {len(found.due)} need compaction"
         context.log.info("; ".join([said, *notes]))
         return dg.SensorResult(
             run_requests=requests,
-            cursor=turn.after(looked_at, found, len(waiting) > len(looked_at)).to_cursor(),
+            cursor=turn.after(found, len(waiting) > len(found.looked_at)).to_cursor(),
             skip_reason=None if requests else dg.SkipReason("; ".join([said, *notes])),
         )
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from compaction_platform.compact.plan import Listed, Version
+from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.lake.objects import ObjectMissing, Objects
 
 PLACE = "_compaction/set_aside"

@@ -31,7 +31,7 @@ def plan_as_json(surveys: Sequence[Survey]) -> dict[str, Any]:
         },
         "superseded": [file.key for file in plan.superseded],
         "surplus": [file.key for file in plan.surplus],
-        "conflicts": list(plan.conflicts),
+        "conflicts": dict(plan.conflicts),
     }
 
 
@@ -78,8 +78,8 @@ def plan_as_table(surveys: Sequence[Survey]) -> Table:
         table.add_row("removed", f"{len(plan.superseded):,}", _mb(size), "their rows are in a compacted file already")
     if plan.surplus:
         table.add_row("removed", f"{len(plan.surplus):,}", "", "compacted twice by two runs at once")
-    for key in plan.conflicts:
-        table.add_row("conflict", "1", "", f"{key} shares inputs with another compacted file: rows are there twice")
+    for key, why in plan.conflicts.items():
+        table.add_row("conflict", "1", "", f"{key}: {why}")
     for reason, some in sorted(plan.left_alone.items()):
         table.add_row("left alone", f"{some.files:,}", _mb(some.bytes), f"{reason} (e.g. {some.examples[0]})")
     return table

@@ -62,8 +62,23 @@ def is_sorted(keys: Sequence[pyarrow.RecordBatch]) -> bool:
 def _order(keys: pyarrow.Table) -> "numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]":
     """Row numbers in the order of the keys; nulls first."""
     columns = [(name, "ascending", "at_start") for name in keys.column_names]
+    keys = pyarrow.table({name: _sortable(keys[name]) for name in keys.column_names})
     order = pyarrow.compute.sort_indices(keys, sort_keys=columns)
     return numpy.asarray(order).astype(numpy.int64)
+
+
+def _sortable(column: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """In a type that Arrow can sort and that has the same order."""
+    kind = column.type
+    if isinstance(kind, pyarrow.BaseExtensionType):
+        return _sortable(column.cast(kind.storage_type))
+    if pyarrow.types.is_dictionary(kind):
+        return _sortable(column.cast(kind.value_type))
+    if pyarrow.types.is_float16(kind):
+        return column.cast(pyarrow.float32())
+    if pyarrow.types.is_string_view(kind):
+        return column.cast(pyarrow.large_string())
+    return column.cast(pyarrow.large_binary()) if pyarrow.types.is_binary_view(kind) else column
 
 
 def _deal_out(

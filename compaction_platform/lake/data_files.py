@@ -198,6 +198,8 @@ def repetitive_columns(rows: pyarrow.Table) -> list[str]:
     for field in rows.schema:
         if pyarrow.types.is_nested(field.type) or pyarrow.types.is_boolean(field.type):
             continue
+        if isinstance(field.type, pyarrow.BaseExtensionType):  # UUIDs and the like: Arrow cannot count them
+            continue
         if len(sample[field.name].unique()) <= sample.num_rows * REPEATED:
             found.append(field.name)
     return found

@@ -25,11 +25,14 @@ def send_metrics(
     if protocol not in (None, "", "http/protobuf"):
         return f"metrics were not sent: OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}, only http/protobuf is supported"
     from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-    from opentelemetry.sdk.metrics import MeterProvider
-    from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult
+    from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider
+    from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader, MetricExportResult
     from opentelemetry.sdk.resources import Resource
 
-    reader = InMemoryMetricReader()  # what is recorded here is exported once, right away
+    # Recorded and exported once: what this run did, not a sum since some process began.
+    wanted = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta").strip().lower()
+    temporality = AggregationTemporality.CUMULATIVE if wanted == "cumulative" else AggregationTemporality.DELTA
+    reader = InMemoryMetricReader(preferred_temporality=dict.fromkeys((Counter, Histogram), temporality))
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": SCOPE}
     provider = MeterProvider([reader], resource=Resource.create(named))
     meter = provider.get_meter(SCOPE)

@@ -11,7 +11,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,6 +139,13 @@ class Objects:
                 for entry in page:
                     yield _stored(entry)
 
+    def list_directory(self, directory: str = "") -> Sequence[StoredObject]:
+        """What lies right inside a directory, not further down."""
+        with self._explained(directory), contextlib.suppress(FileNotFoundError):
+            found = obstore.list_with_delimiter(self._store, prefix=directory.strip("/") or None)
+            return [_stored(entry) for entry in found["objects"]]
+        return []
+
     def stat(self, key: str) -> StoredObject | None:
         """What is stored under this key now."""
         with self._explained(key), contextlib.suppress(FileNotFoundError):
@@ -158,7 +165,10 @@ class Objects:
             return obstore.get(self._store, key, options={"if_match": etag, "range": (start, end)}).bytes()
 
     def now(self) -> datetime:
-        """The store's own time, told by the object `clock` that is written here."""
+        """The store's own time, told by the object `clock` that is written here. On a local disk files are stamped by
+        this machine's clock, and nothing is written."""
+        if self._local:
+            return datetime.now(UTC)
         self.write("clock", b"its time of change is the time")
         seen = self.stat("clock")
         if seen is None:
@@ -290,7 +300,12 @@ def _link_or_copy(file: Path, path: Path) -> None:
     with file.open("rb+") as opened:
         os.fchmod(opened.fileno(), 0o666 & ~_umask())  # temporary files are their owner's alone
         os.fsync(opened.fileno())
-    path.hardlink_to(file)
+    try:
+        path.hardlink_to(file)
+    except FileExistsError:
+        raise
+    except OSError:  # two mounts of one device, a file system without links
+        _write_locally(path, file.read_bytes(), replace=False)
     _sync_directory(path.parent)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 ATTEMPTS = 3
+REQUESTS_AT_ONCE = 25
 RUNS_LOOKED_AT = 1000
 SUBJECT_TAG = "compaction/table"
 DIGESTS_TAG = "compaction/digests"
@@ -60,7 +61,10 @@ def run_requests(due: Due, instance: dg.DagsterInstance) -> tuple[list[dg.RunReq
         )
     fresh = due.ranges([each for each in free if attempts[each] == 0])
     again = [(each, each) for each in free if 0 < attempts[each] < ATTEMPTS]
-    return [_request(due, first, last, attempts[first]) for first, last in sorted([*fresh, *again])], notes
+    wanted = [_request(due, first, last, attempts[first]) for first, last in sorted([*fresh, *again])]
+    if len(wanted) > REQUESTS_AT_ONCE:
+        notes.append(f"{len(wanted) - REQUESTS_AT_ONCE} more runs will be asked for later")
+    return wanted[:REQUESTS_AT_ONCE], notes
 
 
 def _request(due: Due, first: str, last: str, attempt: int) -> dg.RunRequest:
@@ -86,7 +90,7 @@ def _attempts(due: Due, instance: dg.DagsterInstance) -> dict[str, int]:
 
 
 def _on_their_way(subject: str, instance: dg.DagsterInstance) -> list[Range]:
-    runs = instance.get_runs(dg.RunsFilter(tags={SUBJECT_TAG: subject}, statuses=UNFINISHED), limit=200)
+    runs = instance.get_runs(dg.RunsFilter(tags={SUBJECT_TAG: subject}, statuses=UNFINISHED))
     found = []
     for run in runs:
         first = run.tags.get(RANGE_START_TAG) or run.tags.get(PARTITION_TAG) or WHOLE

@@ -18,8 +18,9 @@ from pyarrow.parquet import encryption
 from compaction_platform.compact import concat, rewrite
 from compaction_platform.compact.audit import Audit
 from compaction_platform.compact.inputs import Input
+from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import INPUTS_KEY
-from compaction_platform.compact.plan import LATER, MB, YOUNG, Listed, Policy
+from compaction_platform.compact.plan import LATER, MB, YOUNG, Policy
 from compaction_platform.compact.reencode import Encoding
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.thrift_compact import serialize

@@ -1,8 +1,10 @@
 """A directory of small files for a test, and what DuckDB and plain Python say is in it."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,13 @@ class Yard:
             for stored in self.store.list()
             if not any(part.startswith(("_", ".")) for part in stored.key.split("/"))
         )
+
+    def grow_older(self, by: timedelta = timedelta(days=1)) -> None:
+        """As if compacted files had been made earlier: whoever made them would be done, or dead."""
+        for key in self.outputs():
+            path = Path(self.uri) / key
+            then = path.stat().st_mtime - by.total_seconds()
+            os.utime(path, (then, then))
 
     def outputs(self) -> list[str]:
         return [key for key in self.files() if OWN_NAME.fullmatch(key.rpartition("/")[2])]

@@ -1,18 +1,21 @@
 """What may happen in the middle of a compaction, made to happen. Afterwards every row is there, exactly once."""
 
+import contextlib
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
 
-from compaction_platform.compact import engines, originals, rewrite
+from compaction_platform.compact import engines, originals, reconcile, rewrite, run
 from compaction_platform.compact.inputs import Fetched
-from compaction_platform.compact.plan import Bin, Listed
+from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.lake.objects import ObjectExists, Objects, StoreRefused
@@ -85,6 +88,13 @@ CompactRun(Directory(uri), Settings(_env_file=None), lambda: Spread(None, 1)).ru
 """
 
 
+def die_at(yard: Yard, point: str) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, yard.uri, point], capture_output=True, timeout=60, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+
+
 @pytest.mark.parametrize(
     ("point", "is_committed"),
     [
@@ -99,12 +109,23 @@ CompactRun(Directory(uri), Settings(_env_file=None), lambda: Spread(None, 1)).ru
     ],
 )
 def test_a_run_that_is_killed_is_finished_by_the_next(yard: Yard, point: str, is_committed: bool) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT, yard.uri, point], capture_output=True, timeout=60, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+    die_at(yard, point)
     assert len(yard.outputs()) == is_committed
+    yard.grow_older()  # or the next run would wait for the dead one
     assert yard.compact().failed == {}
+    every_row_once(yard)
+    is_compacted(yard)
+
+
+def test_a_run_right_after_a_death_waits_and_finishes(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=3))
+    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
+    die_at(yard, "after uploading")
+    (survey,) = yard.run().plan()
+    assert (survey.plan.unsettled, survey.plan.is_empty) == (8, True), "what another run may take back is not touched"
+    report = yard.compact()
+    assert report.removed_superseded == 8
+    assert any("waiting" in said for said in yard.said)
     every_row_once(yard)
     is_compacted(yard)
 
@@ -137,6 +158,7 @@ def test_an_upload_whose_answer_is_lost(yard: Yard, monkeypatch: pytest.MonkeyPa
     assert "the connection was closed" in next(iter(report.failed.values()))
     assert len(yard.files()) == 9, "nobody knows whether it was stored: nothing is removed"
     monkeypatch.undo()
+    yard.grow_older()
     assert len(yard.compact().plan.superseded) == 8
     every_row_once(yard)
     is_compacted(yard)
@@ -151,6 +173,8 @@ def test_an_upload_that_the_library_tries_twice(yard: Yard, monkeypatch: pytest.
         raise ObjectExists(key)
 
     monkeypatch.setattr(Objects, "create_from", twice)
+    monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))
+    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
     assert yard.compact().failed == {}
     every_row_once(yard)
     is_compacted(yard)
@@ -185,6 +209,7 @@ def test_originals_that_cannot_be_removed_are_reported_and_removed_by_the_next_r
     assert set(yard.compact().not_removed) == {"h=1/3.parquet", "h=1/5.parquet"}
     yard.put("h=1/8.parquet", rows(400))
     yard.put("h=1/9.parquet", rows(450))
+    yard.grow_older()
     report = yard.compact()  # still refused: the compacted file must not be taken along, or nobody knew of 3 and 5
     assert set(report.not_removed) == {"h=1/3.parquet", "h=1/5.parquet"}
     monkeypatch.undo()
@@ -213,8 +238,8 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, place: Any, step: str, act: Cal
 
 @pytest.mark.parametrize(
     ("place", "step"),
-    [(engines, "write"), (Rewrite, "_commit"), (Rewrite, "_finish")],
-    ids=["write", "commit", "finish"],
+    [(engines, "write"), (Rewrite, "_commit"), (Rewrite, "_finish"), (originals.Removal, "_remove_some")],
+    ids=["write", "commit", "finish", "remove"],
 )
 @pytest.mark.parametrize("late", [0, 2], ids=["the same plan", "another plan"])
 def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, place: Any, step: str, late: int) -> None:
@@ -230,9 +255,79 @@ def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, place: An
     yard.compact()
     assert happened == [step]
     every_row_once(yard, *more)
+    yard.grow_older()
     yard.compact()
     every_row_once(yard, *more)
     assert yard.run().plan()[0].plan.is_empty
+
+
+OVERLAPPING = [
+    ((0, 1, 2, 3), (3, 4, 5, 6)),
+    ((3, 4, 5, 6), (0, 1, 2, 3)),
+    ((0, 1, 2, 3, 4), (1, 2)),
+    ((1, 2), (0, 1, 2)),
+]
+
+
+@pytest.mark.parametrize(
+    ("originals_are", "elsewhere"), [("delete", False), ("trash", False), ("delete", True), ("keep", True)]
+)
+@pytest.mark.parametrize("groups", OVERLAPPING, ids=str)
+@pytest.mark.parametrize("step", ["fetch", "_commit", "_finish", "remove", "_remove_some"])
+@pytest.mark.parametrize("dies", [False, True], ids=["", "the other one dies after its commit"])
+def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what it varies)
+    yard: Yard,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    originals_are: Any,
+    elsewhere: bool,
+    groups: tuple[tuple[int, ...], tuple[int, ...]],
+    step: str,
+    dies: bool,
+) -> None:
+    target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
+    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    removal = originals.Removal(originals_are, datetime.now(UTC))
+    work = Rewrite(yard.store, target.store, Encoding(), removal)
+    ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
+
+    def other() -> None:
+        with contextlib.ExitStack() as until_dead:
+            if dies:
+                patch = until_dead.enter_context(pytest.MonkeyPatch.context())
+                patch.setattr(Rewrite, "_finish", raising(Dead))
+                until_dead.enter_context(contextlib.suppress(Dead))
+            work(theirs)
+
+    place: Any = {"fetch": rewrite, "remove": originals.Removal, "_remove_some": originals.Removal}.get(step, Rewrite)
+    happened = interrupted(monkeypatch, place, step, other)
+    work(ours)
+    assert happened == ([] if originals_are == "keep" and step == "_remove_some" else [step])
+    for age in (timedelta(), timedelta(minutes=5), timedelta(days=1)):
+        target.grow_older(age)
+        again = yard.run(originals=originals_are, target_uri=target.uri if elsewhere else None)
+        if not again.plan()[0].plan.unsettled:  # or it would wait
+            again.run()
+        assert {row["id"] for row in all_rows(yard, target)} == set(range(400)), "nothing is ever lost"
+    found = all_rows(target) if originals_are == "keep" else all_rows(yard, target)
+    assert sorted(row["id"] for row in found) == list(range(400)), "nothing is there twice in the end"
+    assert again.plan()[0].plan.conflicts == {}
+
+
+class Dead(BaseException):
+    """As good as killed: nothing that comes after is done."""
+
+
+def raising(kind: type[BaseException]) -> Any:
+    def call(*arguments: Any, **named: Any) -> None:
+        raise kind
+
+    return call
+
+
+def all_rows(*yards: Yard) -> list[dict[str, Any]]:
+    different = {yard.uri: yard for yard in yards}
+    return [row for yard in different.values() for content in yard.content().values() for row in content]
 
 
 def test_files_that_appear_or_are_replaced_before_they_are_read(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,12 +348,41 @@ def test_files_that_appear_or_are_replaced_before_they_are_read(yard: Yard, monk
     is_compacted(yard)
 
 
-def test_a_file_that_is_replaced_after_it_was_compacted_stays(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_replaced_while_it_is_compacted(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written from its old version is taken back."""
     happened = interrupted(monkeypatch, Rewrite, "_finish", lambda: yard.put("h=1/3.parquet", rows(3000)))
     report = yard.compact()
     assert happened == ["_finish"]
-    assert "replaced" in report.not_removed["h=1/3.parquet"]
-    every_row_once(yard, rows(3000))
+    assert (report.made, yard.outputs()) == ([], [])
+    assert "taken back" in report.done[0].reason
+    assert sorted(row["id"] for row in yard.content()["h=1"]) == [*range(150), *range(200, 400), *range(3000, 3050)]
+    yard.compact()
+    is_compacted(yard)
+
+
+def test_an_output_that_vanishes_leaves_its_inputs(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    def vanish() -> None:
+        for key in yard.outputs():
+            (Path(yard.uri) / key).unlink()
+
+    for step in ("_finish", "_commit"):
+        monkeypatch.setattr(Rewrite, "_commit", Rewrite._commit)
+        real = Rewrite._commit
+
+        def commit(self: Rewrite, *arguments: Any, real: Any = real) -> Any:
+            answer = real(self, *arguments)
+            vanish()
+            return answer
+
+        monkeypatch.setattr(Rewrite, "_commit", commit)
+        report = yard.compact()
+        assert "is gone as soon as it was made" in next(iter(report.failed.values())), step
+        every_row_once(yard)
+        monkeypatch.undo()
+    happened = interrupted(monkeypatch, originals.Removal, "_remove_some", vanish)
+    monkeypatch.setattr(originals, "CHUNK", 3)
+    assert len(yard.compact().not_removed) == 5, "the second chunk and the third were not removed any more"
+    assert happened == ["_remove_some"]
 
 
 def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

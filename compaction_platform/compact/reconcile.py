@@ -1,0 +1,94 @@
+"""What compacted files tell about the files beside them: after a crash, or after two runs at once. Pure.
+
+For some time a compacted file belongs to the run that made it, which may still take it back: others leave it and its
+inputs alone. Later whoever comes by finishes what is left to do.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from compaction_platform.compact.listed import Listed, Version
+
+TAKEN_BACK_WITHIN = timedelta(seconds=30)  # by the run that made it, since it began to upload
+SETTLED_AFTER = timedelta(minutes=1)  # from then on others may remove its inputs
+ABANDONED_AFTER = timedelta(hours=1)  # from then on others may remove one of two that share inputs
+
+
+@dataclass(frozen=True)
+class Reconciled:
+    superseded: Mapping[str, Listed] = field(default_factory=dict)  # by key: the compacted file that has its rows
+    surplus: tuple[Listed, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    contested: frozenset[str] = frozenset()  # the conflicts, and their inputs that are still there
+    unsettled: frozenset[str] = frozenset()  # inputs of a file that another run has just made
+    unfinished: frozenset[str] = frozenset()  # compacted files that still lie beside their inputs
+
+
+def reconcile(
+    there: Sequence[Listed],
+    outputs: Mapping[str, tuple[Version, ...]],
+    made: Sequence[Listed] | None = None,
+    now: datetime | None = None,
+) -> Reconciled:
+    """Which files are still there although their rows are in a compacted file. `made` are the compacted files if they
+    lie elsewhere; without a time, all of them are old.
+
+    Two runs at once may have put the same file into two outputs. One of them is surplus if all that went into it
+    is still there, or is in the other as well.
+    """
+    versions = {file.version: file for file in there}
+    known = {file.key: file for file in (there if made is None else made) if file.key in outputs}
+    kept = {key: outputs[key] for key in known}
+    count = Counter(version for inputs in kept.values() for version in set(inputs))
+    sharing = [key for key, inputs in kept.items() if any(count[version] > 1 for version in inputs)]
+    surplus: list[Listed] = []
+    if all(_is_older(known[key], ABANDONED_AFTER, now) for key in sharing):
+        for key in sorted(sharing, key=lambda key: (-_moment(known[key]), key)):
+            mine = set(kept[key])
+            if count[known[key].version] or not any(count[version] > 1 for version in mine):
+                continue  # taken into another one as a whole, or nothing in common any more
+            if all(version in versions or count[version] > 1 for version in mine):
+                surplus.append(known[key])
+                count.subtract(mine)
+                del kept[key]
+    conflicts = tuple(key for key, inputs in kept.items() if any(count[version] > 1 for version in inputs))
+    superseded: dict[str, Listed] = {}
+    unsettled: set[str] = set()
+    for key, inputs in kept.items():
+        left = [versions[version].key for version in inputs if version in versions and versions[version].key != key]
+        if key in conflicts:
+            continue
+        if _is_older(known[key], SETTLED_AFTER, now):
+            superseded |= dict.fromkeys(left, known[key])
+        else:
+            unsettled |= set(left)
+    contested = {versions[version].key for key in conflicts for version in outputs[key] if version in versions}
+    return Reconciled(
+        superseded,
+        tuple(surplus),
+        conflicts,
+        frozenset({*conflicts, *contested}),
+        frozenset(unsettled),
+        frozenset(key for key, inputs in kept.items() if any(version in versions for version in inputs)),
+    )
+
+
+def needs_a_clock(there: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> bool:
+    """Whether it matters how old compacted files are: they have inputs that are still there, or in common."""
+    versions = {file.version for file in there}
+    seen: set[Version] = set()
+    for inputs in outputs.values():
+        if not (versions.isdisjoint(inputs) and seen.isdisjoint(inputs)):
+            return True
+        seen.update(inputs)
+    return False
+
+
+def _moment(file: Listed) -> float:
+    return file.changed_at.timestamp() if file.changed_at else 0.0
+
+
+def _is_older(file: Listed, age: timedelta, now: datetime | None) -> bool:
+    return now is None or file.changed_at is None or now - file.changed_at >= age
