@@ -246,6 +246,124 @@ def test_inputs_that_are_too_much_for_memory_are_spooled(
     assert not any(path.exists() for path in spooled)
 
 
+def test_what_a_writer_says_about_its_columns_is_not_said_of_others(yard: Yard) -> None:
+    """Spark takes its schema from a key of the footer, whatever columns the file has."""
+    for number in range(3):
+        kind = pyarrow.int64() if number == 1 else pyarrow.int32()
+        told = {b"org.apache.spark.sql.parquet.row.metadata": str(kind).encode(), b"owner": b"me"}
+        more = {"y": ["a"]} if number == 1 else {}
+        table = pyarrow.table({"x": pyarrow.array([number], kind), **more})
+        sink = pyarrow.BufferOutputStream()
+        with pyarrow.parquet.ParquetWriter(sink, table.schema) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata(told)
+        yard.put(f"{number}.parquet", sink.getvalue().to_pybytes())
+    yard.compact()
+    (output,) = yard.outputs()
+    keys = yard.metadata(output).metadata
+    assert b"org.apache.spark.sql.parquet.row.metadata" not in keys
+    assert keys[b"owner"] == b"me"
+    inputs = json.loads(keys[INPUTS_KEY])
+    assert [each["metadata"]["org.apache.spark.sql.parquet.row.metadata"] for each in inputs] == [
+        "int32",
+        "int64",
+        "int32",
+    ]
+
+
+def test_uuids_stay_uuids(yard: Yard) -> None:
+    for number in range(2):
+        duckdb.sql(
+            f"COPY (SELECT uuid() AS id, i FROM range(5) t(i)) TO '{yard.uri}/{number}.parquet' (FORMAT parquet)"
+        )
+    files = f"{yard.uri}/*.parquet"
+    before = duckdb.sql(f"SELECT typeof(id), id, i FROM read_parquet('{files}') ORDER BY id").fetchall()
+    assert yard.compact().failed == {}
+    assert len(yard.files()) == 1
+    assert duckdb.sql(f"SELECT typeof(id), id, i FROM read_parquet('{files}') ORDER BY id").fetchall() == before
+    assert before[0][0] == "UUID"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "becomes", "stays"),
+    [
+        (["timestamp[ms]", "timestamp[ms]", "timestamp[us]"], "timestamp[us]", []),
+        (["timestamp[us]", "timestamp[us]", "timestamp[ns]"], "timestamp[ns]", []),
+        (["string", "string", "fixed_size_binary[4]"], "string", ["2.parquet"]),
+        (["string", "string", "binary"], "string", ["2.parquet"]),
+    ],
+    ids=str,
+)
+def test_kinds_that_are_alike_but_not_the_same(yard: Yard, kinds: list[str], becomes: str, stays: list[str]) -> None:
+    types = {
+        "timestamp[ms]": pyarrow.timestamp("ms"),
+        "timestamp[us]": pyarrow.timestamp("us"),
+        "timestamp[ns]": pyarrow.timestamp("ns"),
+        "string": pyarrow.string(),
+        "binary": pyarrow.binary(),
+        "fixed_size_binary[4]": pyarrow.binary(4),
+    }
+    for number, kind in enumerate(kinds):
+        values = [1234567] if "timestamp" in kind else [b"\xff\xfe\x00\x01" if "binary" in kind else "text"]
+        yard.put(f"{number}.parquet", pyarrow.table({"x": pyarrow.array(values, types[kind])}))
+    report = yard.compact()
+    assert report.failed == {}
+    assert list(report.set_aside) == stays
+    (output,) = yard.outputs()
+    assert str(yard.metadata(output).schema.to_arrow_schema().field("x").type) == becomes
+    assert yard.metadata(output).num_rows == 3 - len(stays)
+
+
+def test_wide_rows_are_read_a_few_at_a_time() -> None:
+    wide = pyarrow.table({f"c{number}": pyarrow.array([0.0] * 5000) for number in range(1500)})
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(wide, sink)
+    largest = max(batch.nbytes for batch in Input(Listed("x", 0, ""), sink.getvalue()).decoded())
+    assert largest <= 17 << 20
+
+
+# ---------------------------------------------------------------- directories
+
+
+def test_a_directory_inside_another_does_not_come_between(yard: Yard) -> None:
+    for name in ("a", "b", "m/p", "m/q", "y", "z"):
+        yard.put(f"{name}.parquet", rows(ord(name[-1]) * 100))
+    yard.compact()
+    assert sorted(key.rpartition("/")[0] for key in yard.files()) == ["", "m"]
+    assert yard.run().plan()[0].plan.is_empty
+
+
+def test_a_file_that_only_looks_like_ours_stops_its_own_directory_and_no_other(yard: Yard) -> None:
+    for hour in range(2):
+        for number in range(3):
+            yard.put(f"h={hour}/{number}.parquet", rows(number * 50))
+    foreign = f"h=0/x.compacted-128mb-{'0' * 24}.parquet"
+    yard.put(foreign, rows(9000))
+    report = yard.compact()
+    assert len([key for key in yard.files() if key.startswith("h=1/")]) == 1
+    assert len([key for key in yard.files() if key.startswith("h=0/")]) == 4
+    assert "does not say what it is made of" in report.plan.conflicts[foreign]
+    assert not report.is_clean
+
+
+@pytest.mark.parametrize("originals", ["keep", "delete"])
+def test_a_target_gets_all_of_the_data(yard: Yard, tmp_path: Path, originals: Any) -> None:
+    """Large files and single ones, too: it is read instead of the source, not besides."""
+    target = local_yard(tmp_path / "target", yard.settings)
+    policy = Policy(target_bytes=4000, max_bytes=8000, small_bytes=3000)
+    for number in range(6):
+        yard.put(f"many/{number}.parquet", rows(number * 50))
+    yard.put("alone/0.parquet", rows(900))
+    yard.put("large/0.parquet", rows(2000, 5000))
+    yard.put("large/1.parquet", b"PAR1 broken")
+    before = yard.content(unreadable=["large/1.parquet"])
+    for _ in range(2):
+        yard.compact(originals=originals, target_uri=target.uri, policy=policy)
+        assert target.content() == before
+        assert yard.files() == ([*sorted(yard.files())] if originals == "keep" else ["large/1.parquet"])
+    assert yard.run(originals=originals, target_uri=target.uri, policy=policy).plan()[0].plan.is_empty
+
+
 # ---------------------------------------------------------------- concat
 
 

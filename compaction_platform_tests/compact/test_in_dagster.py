@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from compaction_platform.compact import engines, sensors
 from compaction_platform.compact.component import CompactedDirectory
@@ -284,9 +285,34 @@ def test_the_sensor_finishes_what_a_dead_run_has_left(deploy: Callable[..., Depl
     kept.hardlink_to(first)
     assert here.run(f"{DAY}-05:00").success
     first.hardlink_to(kept)  # the very version that was compacted: as if it had not been removed
+    here.yard.grow_older()
     ((request,), _) = here.late()
     assert here.answer(request).success
     assert here.yard.files() == here.yard.outputs()
+
+
+def test_the_sensor_looks_again_when_a_note_is_deleted(deploy: Callable[..., Deployment]) -> None:
+    here = deploy()
+    put(here.yard, 5, files=1)
+    here.yard.put(f"dt={DAY}/hour=05/broken-1.parquet", b"PAR1 broken")
+    here.yard.put(f"dt={DAY}/hour=05/broken-2.parquet", b"PAR1 broken")
+    ((request,), _) = here.late()
+    assert here.answer(request).success
+    assert len(here.yard.notes()) == 2
+    assert here.late()[0] == []
+    for stored in list(here.yard.store.list("_compaction/set_aside")):
+        here.yard.store.delete([stored.key])
+    assert len(here.late()[0]) == 1
+
+
+def test_a_backlog_is_asked_for_in_ranges_that_a_database_can_keep(deploy: Callable[..., Deployment]) -> None:
+    here = deploy()
+    for hour in range(200):
+        moment = datetime.fromisoformat(DAY) + timedelta(hours=hour)
+        put(here.yard, moment.hour, files=2, day=f"{moment:%Y-%m-%d}")
+    requests, _ = here.late()
+    assert len(requests) == 2
+    assert max(len(value) for request in requests for value in request.tags.values()) < 2500
 
 
 def test_the_sensor_looks_at_all_old_hours_in_turn(
@@ -413,6 +439,7 @@ def test_metrics_are_sent_where_otel_variables_say(
         "compaction.partitions_skipped": 1,
     }
     assert found["compaction.duration"].histogram.data_points[0].sum > 0
+    assert found["compaction.runs"].sum.aggregation_temporality == AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
     labels = {each.key: each.value.string_value for each in found["compaction.runs"].sum.data_points[0].attributes}
     assert labels == {"dataset": "clicks", "outcome": "done"}
 
