@@ -11,7 +11,8 @@ from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import listed
 from compaction_platform.compact.plan import OWN_NAME, together
-from compaction_platform.compact.run import CompactRun, Report
+from compaction_platform.compact.report import Report
+from compaction_platform.compact.run import CompactRun
 
 FEW_SMALL = "few_small_files"
 NO_SUPERSEDED = "no_superseded_inputs_left"

@@ -6,7 +6,7 @@ from typing import Any
 from rich.table import Table
 
 from compaction_platform.compact.plan import Plan, together
-from compaction_platform.compact.run import SIZE_CLASSES_MB, Report, Sizes, Survey, total_of
+from compaction_platform.compact.report import SIZE_CLASSES_MB, Report, Sizes, Survey, total_of
 
 SHOWN_BINS = 20
 LONGEST_BAR = 12

@@ -12,7 +12,8 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.compact.plan import MB, OWN_NAME, Policy
-from compaction_platform.compact.run import CompactRun, Directory, Report
+from compaction_platform.compact.report import Report
+from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
