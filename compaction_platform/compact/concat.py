@@ -75,7 +75,7 @@ def why_not(inputs: Sequence[Input]) -> str | None:
         for number in range(each.metadata.num_row_groups):
             group = each.metadata.row_group(number)
             if group.total_byte_size < LARGE_ROW_GROUP_BYTES:  # before compression, and that is not smaller
-                return f"row groups are small: one of {each.file.name} has {group.total_byte_size / 1e6:.1f} MB"
+                return f"row groups are small: one of {each.file.name} has {group.total_byte_size:,} bytes"
     first = footer_of(inputs[0].data)
     for each in inputs:
         footer = footer_of(each.data)
@@ -87,7 +87,7 @@ def why_not(inputs: Sequence[Input]) -> str | None:
                 chunk.get_value(CHUNK_META).get_value(COMPRESSED) for chunk in group.get_value(COLUMNS).items
             )
             if size < LARGE_ROW_GROUP_BYTES:
-                return f"row groups are small: one of {each.file.name} has {size / 1e6:.1f} MB"
+                return f"row groups are small: one of {each.file.name} has {size:,} bytes"
             for chunk in group.get_value(COLUMNS).items:
                 if chunk.get(FILE_PATH) or chunk.get(CRYPTO) or chunk.get(CHUNK_META) is None:
                     return f"{each.file.name} keeps columns elsewhere, or encrypted"

@@ -253,7 +253,7 @@ class CompactRun:
             self.say(f"{done}/{total}: {result.made_of.directory or '.'}: nothing made: {result.reason}")
         else:
             self.say(
-                f"{done}/{total}: {len(result.made_of.inputs)} files → {result.output}: {result.bytes / 1e6:.1f} MB, "
+                f"{done}/{total}: {len(result.made_of.inputs)} files → {result.output}: {result.bytes / 1e6:.3g} MB, "
                 f"{result.rows:,} rows, {result.engine} ({result.reason}), {result.seconds:.1f} s"
             )
         for key, reason in result.set_aside.items():

@@ -90,6 +90,8 @@ def report_as_table(report: Report) -> Table:
     size = sum(each.bytes for each in made)
     read = sum(each.made_of.size for each in made)
     table = Table("what", "", show_header=False)
+    if not made:
+        table.add_row("nothing was compacted", _why_nothing(report))
     table.add_row("files", f"{report.before.files:,} → {report.after.files:,}")
     table.add_row("files compacted", f"{report.files_compacted:,} → {len(made):,}")
     table.add_row("MB", f"{_mb(read)} → {_mb(size)}")
@@ -100,6 +102,12 @@ def report_as_table(report: Report) -> Table:
     for key, reason in sorted({**report.set_aside, **report.failed, **report.not_removed}.items()):
         table.add_row(key, reason)
     return table
+
+
+def _why_nothing(report: Report) -> str:
+    left = sorted(report.plan.left_alone.items())
+    reasons = [f"{some.files:,} files: {reason}" for reason, some in left]
+    return "; ".join(reasons + [each.reason for each in report.done if each.output is None]) or "there are no files"
 
 
 def histogram(before: Sizes, after: Sizes) -> str:
@@ -121,4 +129,5 @@ def _files_after(plan: Plan, before: Sizes) -> int:
 
 
 def _mb(size: int) -> str:
-    return f"{size / (1 << 20):,.1f}"
+    megabytes = size / (1 << 20)
+    return f"{megabytes:,.1f}" if megabytes >= 1 or not size else f"{megabytes:.2g}"
