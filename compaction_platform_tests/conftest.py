@@ -16,10 +16,14 @@ hypothesis_settings.register_profile("project", deadline=None, database=None, de
 hypothesis_settings.load_profile("project")
 
 
+LONG_ONES = ("scenarios", "docker")  # begun first, so that of two processes none has to wait for the other at the end
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.iter_markers("unit")) and not any(item.iter_markers("integration")):
             raise pytest.UsageError(f"{item.nodeid} is marked neither unit nor integration")
+    items.sort(key=lambda item: item.path.parent.name not in LONG_ONES)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -15,6 +15,10 @@ class PartitionStillOpen(CompactionError):
     """Writers may still add files to this hour or day."""
 
 
+class PlacesOverlap(CompactionError):
+    """Compacted files would be compacted again, and again."""
+
+
 @dataclass(frozen=True)
 class Dataset:
     name: str
@@ -28,11 +32,14 @@ class Dataset:
         return f"warehouse.{self.name}"
 
     def run(self, settings: Settings, spread: Callable[[], Spread], say: Callable[[str], None]) -> CompactRun:
-        target = self.directory.target_uri
+        source = settings.place(self.directory.uri)
+        target = None if self.directory.target_uri is None else settings.place(self.directory.target_uri)
+        if target is not None and (f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/")):
+            raise PlacesOverlap(f"{self.name}: target_uri ({target}) and uri ({source}) lie inside one another.")
         directory = replace(
             self.directory,
-            uri=settings.place(self.directory.uri),
-            target_uri=None if target is None else settings.place(target),
+            uri=source,
+            target_uri=target,
             grace=timedelta() if self.layout else self.grace,
         )
         return CompactRun(directory, settings, spread, say)

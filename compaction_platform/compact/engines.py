@@ -13,7 +13,7 @@ import pyarrow.parquet
 
 from compaction_platform.compact import concat, reencode
 from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described
+from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described, lineage
 from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
 from compaction_platform.compact.sorting import is_sorted, sorted_row_groups
@@ -154,7 +154,10 @@ def _fitting(inputs: Sequence[Input], schema: pyarrow.Schema) -> Iterator[pyarro
 def _description(each: Input, unified: Unified) -> dict[str, Any]:
     """An input as its output lists it, with the metadata in which it differs from the others."""
     described_as: dict[str, Any] = {"name": each.file.name, "etag": each.file.etag, "size": each.file.size}
-    keys = carried_over(each.metadata.metadata or {})
+    footer = each.metadata.metadata or {}
+    if INPUTS_KEY in footer:
+        described_as["inputs"] = lineage(footer[INPUTS_KEY])
+    keys = carried_over(footer)
     own = {name: value for name, value in keys.items() if name in unified.differing}
     if own:
         described_as["metadata"] = {

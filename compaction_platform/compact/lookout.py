@@ -28,8 +28,8 @@ class Found:
 
 def look(dataset: Dataset, run: CompactRun, partitions: Sequence[str], settled: Mapping[str, str]) -> Found:
     """`settled` is what an earlier look has found: it need not be looked at closely again."""
-    began = time.monotonic()
     apart = SetAside(run.target).known() if partitions else {}
+    began = time.monotonic()
     due: dict[str, str] = {}
     nothing_to_do: dict[str, str] = {}
     looked_at: list[str] = []
@@ -43,7 +43,9 @@ def look(dataset: Dataset, run: CompactRun, partitions: Sequence[str], settled: 
         if settled.get(partition) == digest:
             return partition, digest, False
         plan = run.survey(prefix, files, apart).plan
-        return partition, digest, not plan.is_empty or bool(plan.conflicts or plan.unsettled)
+        if plan.is_empty and plan.conflicts:
+            return None  # no run can do anything about it now, but it is not settled
+        return partition, digest, bool(not plan.is_empty or plan.unsettled)
 
     with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
         for start in range(0, len(partitions), AT_A_TIME):
@@ -60,7 +62,7 @@ def _all_that_matters(
     run: CompactRun, prefix: str, files: Sequence[Listed], apart: Mapping[str, set[Version]]
 ) -> Iterator[Version]:
     """Whatever may change what is to be done: the files, what was set aside, what is in the target, the policy."""
-    yield "policy", repr(run.directory.policy)
+    yield "policy", repr((run.directory.policy, run.directory.originals))
     yield from sorted((file.key, file.etag) for file in files)
     for directory in sorted({file.directory for file in files}):
         yield from sorted(apart.get(directory, ()))
@@ -76,8 +78,8 @@ def could_need_work(files: Sequence[Listed], policy: Policy, *, elsewhere: bool)
         if OWN_NAME.fullmatch(file.name):
             own[file.directory] = own.get(file.directory, 0) + 1
         elif file.name.endswith(".parquet") and file.size > 0:
-            new[file.directory] = new.get(file.directory, 0) + (file.size < policy.small_bytes)
+            new[file.directory] = new.get(file.directory, 0) + (elsewhere or file.size < policy.small_bytes)
     fewest = 1 if elsewhere else max(2, policy.min_files)
     return any(count >= fewest or own.get(directory) for directory, count in new.items()) or any(
-        count > 1 for count in own.values()
+        count > (0 if elsewhere else 1) for count in own.values()
     )

@@ -12,7 +12,7 @@ from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.plan import OWN_NAME
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.objects import ObjectMissing, Objects, StoredObject
+from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects, StoredObject
 
 INPUTS_KEY = b"compaction.inputs"
 ROWS_KEY = b"compaction.rows"
@@ -36,14 +36,23 @@ def inputs_of(store: Objects, file: Listed) -> tuple[Version, ...] | None:
     try:
         footer = fetch_footer(store, file.key, file.size, file.etag)
         metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer)).metadata or {}
-        return tuple((each["name"], each["etag"]) for each in json.loads(metadata[INPUTS_KEY]))
-    except ObjectMissing:
+        return lineage(metadata[INPUTS_KEY])
+    except (ObjectMissing, ObjectChanged):
         return None
     except (KeyError, TypeError, ValueError, OSError, pyarrow.ArrowException) as error:
         raise OutputUnreadable(
             f"it is named like a compacted file but does not say what it is made of ({type(error).__name__}). "
             "Nothing is changed in its directory. If it is yours, rename it."
         ) from error
+
+
+def lineage(described_inputs: bytes) -> tuple[Version, ...]:
+    """All versions whose rows are in a compacted file: its inputs, and what those were made of."""
+    found: list[Version] = []
+    for each in json.loads(described_inputs):
+        found.append((each["name"], each["etag"]))
+        found += [(name, etag) for name, etag in each.get("inputs", ())]
+    return tuple(found)
 
 
 def told_inputs(store: Objects, files: Iterable[Listed]) -> Told:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from compaction_platform.compact.listed import Listed, Version
-from compaction_platform.compact.reconcile import reconcile
+from compaction_platform.compact.reconcile import is_settled, reconcile
 
 MB = 1 << 20
 LONGEST_STEM = 120
@@ -29,7 +29,8 @@ KEPT = "kept: its rows are in a compacted file"
 SET_ASIDE = "set aside: it cannot be compacted"
 YOUNG = "changed within the grace"
 UNSETTLED = "its rows are in a file that another run has just made"
-SHARED = "it has inputs in common with another compacted file: rows are there twice"
+RELEASED = "for the next run: a compacted file with its rows, which others have too, is removed first"
+SHARED = "it has inputs in common with another compacted file, or one was replaced: rows are there twice"
 CONTESTED = "two compacted files share inputs: see the conflicts"
 UNTOLD = "beside a file that is named like a compacted one but does not say what it is made of: see the conflicts"
 
@@ -186,7 +187,9 @@ def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowe
         if file.key in gone:
             continue
         reason = found.left_alone.get(file.key) or _why_not(file, policy, state)
-        if reason is None and file.key in found.unfinished:
+        if reason is None and (
+            file.key in found.unfinished or (is_own(file, policy) and not is_settled(file, state.now))
+        ):
             reason = DONE
         if reason in (LARGE, DONE) and state.target is not None:
             reason = None  # what goes elsewhere goes there as a whole
@@ -226,19 +229,30 @@ def _reconciled(files: Sequence[Listed], state: State) -> _Found:
     left_alone = {**dict.fromkeys(here.unsettled, UNSETTLED), **dict.fromkeys(here.contested, CONTESTED)}
     conflicts = dict.fromkeys(here.conflicts, SHARED)
     superseded, surplus = here.superseded, here.surplus
+    left_alone |= _inputs_of(surplus, state.outputs, files)
     if state.target is not None:
         # Leftovers of a time when files were compacted in their own place are not removed, but not compacted either.
         conflicts |= {file.key: SHARED for file in surplus}
         left_alone |= {**dict.fromkeys(here.superseded, KEPT), **{file.key: CONTESTED for file in surplus}}
         there = reconcile(files, state.target.outputs, state.target.files, state.now)
         superseded, surplus = there.superseded, there.surplus
+        left_alone |= _inputs_of(surplus, state.target.outputs, files)
         conflicts |= dict.fromkeys(there.conflicts, SHARED)
         left_alone |= {**dict.fromkeys(there.unsettled, UNSETTLED), **dict.fromkeys(there.contested, CONTESTED)}
     if state.keeps_originals:
-        left_alone |= dict.fromkeys(superseded, KEPT)
+        unsettled = [key for key, reason in left_alone.items() if reason == UNSETTLED]
+        left_alone |= dict.fromkeys([*superseded, *unsettled], KEPT)  # they stay in any case
         superseded = {}
     listed = tuple(file for file in files if file.key in superseded)
     return _Found(listed, superseded, surplus, conflicts, left_alone, here.unfinished)
+
+
+def _inputs_of(
+    surplus: Iterable[Listed], outputs: Mapping[str, tuple[Version, ...]], files: Iterable[Listed]
+) -> dict[str, str]:
+    """What is new data again once a surplus file is gone: for the next plan, not for the one that removes it."""
+    versions = {version for file in surplus for version in outputs[file.key]}
+    return {file.key: RELEASED for file in files if file.version in versions}
 
 
 def _left_alone(files: Sequence[Listed], reasons: Mapping[str, str]) -> dict[str, LeftAlone]:

@@ -40,7 +40,7 @@ def reconcile(
     """
     versions = {file.version: file for file in there}
     known = {file.key: file for file in (there if made is None else made) if file.key in outputs}
-    kept = {key: outputs[key] for key in known}
+    kept = {key: _of_its_own(outputs[key], known, outputs) for key in known}
     count = Counter(version for inputs in kept.values() for version in set(inputs))
     sharing = [key for key, inputs in kept.items() if any(count[version] > 1 for version in inputs)]
     surplus: list[Listed] = []
@@ -53,18 +53,26 @@ def reconcile(
                 surplus.append(known[key])
                 count.subtract(mine)
                 del kept[key]
-    conflicts = tuple(key for key, inputs in kept.items() if any(count[version] > 1 for version in inputs))
+    shared = [key for key, inputs in kept.items() if any(count[version] > 1 for version in inputs)]
+    names = {file.name for file in there}
+    replaced = [
+        key
+        for key, inputs in kept.items()
+        if any(version in versions and versions[version].key != key for version in inputs)
+        and any(version not in versions and version[0] in names for version in inputs)
+    ]
+    conflicts = tuple(dict.fromkeys([*shared, *replaced]))
     superseded: dict[str, Listed] = {}
     unsettled: set[str] = set()
     for key, inputs in kept.items():
         left = [versions[version].key for version in inputs if version in versions and versions[version].key != key]
         if key in conflicts:
             continue
-        if _is_older(known[key], SETTLED_AFTER, now):
+        if is_settled(known[key], now):
             superseded |= dict.fromkeys(left, known[key])
         else:
             unsettled |= set(left)
-    contested = {versions[version].key for key in conflicts for version in outputs[key] if version in versions}
+    contested = {versions[version].key for key in conflicts for version in kept[key] if version in versions}
     return Reconciled(
         superseded,
         tuple(surplus),
@@ -73,6 +81,15 @@ def reconcile(
         frozenset(unsettled),
         frozenset(key for key, inputs in kept.items() if any(version in versions for version in inputs)),
     )
+
+
+def _of_its_own(
+    inputs: tuple[Version, ...], known: Mapping[str, Listed], outputs: Mapping[str, tuple[Version, ...]]
+) -> tuple[Version, ...]:
+    """What went into a compacted file, without what went into another one that was taken into it as a whole."""
+    direct = set(inputs)
+    nested = {version for key, file in known.items() if file.version in direct for version in outputs[key]}
+    return tuple(version for version in inputs if version not in nested)
 
 
 def needs_a_clock(there: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> bool:
@@ -88,6 +105,11 @@ def needs_a_clock(there: Sequence[Listed], outputs: Mapping[str, tuple[Version, 
 
 def _moment(file: Listed) -> float:
     return file.changed_at.timestamp() if file.changed_at else 0.0
+
+
+def is_settled(file: Listed, now: datetime | None) -> bool:
+    """Whether the run that made it cannot take it back any more."""
+    return _is_older(file, SETTLED_AFTER, now)
 
 
 def _is_older(file: Listed, age: timedelta, now: datetime | None) -> bool:

@@ -94,9 +94,9 @@ class Rewrite:
                 break
         if not is_ours:
             return replace(result, made_of=planned, reason=ANOTHER_RUNS, is_somebody_elses=True)
-        finished = self._finish(made_of, committing)
+        finished = self._finish(planned, made_of, committing)
         if finished.taken_back:
-            return replace(result, made_of=planned, reason=finished.taken_back)
+            return replace(result, made_of=planned, reason=finished.taken_back, is_somebody_elses=True)
         return replace(
             result,
             output=made_of.output,
@@ -123,7 +123,7 @@ class Rewrite:
             return False
         return True
 
-    def _finish(self, made_of: Bin, committing: float) -> "_Finished":
+    def _finish(self, planned: Bin, made_of: Bin, committing: float) -> "_Finished":
         """Remove the originals if all of them are still there and in no other compacted file. Otherwise another run, or
         a writer, was faster: this output is taken back, and nothing is removed. Of two runs that share a file, the one
         that looks later sees the other; if both see each other, both take theirs back."""
@@ -131,16 +131,21 @@ class Rewrite:
         ours = {file.key: file for file in files}.get(made_of.output)
         if ours is None:
             raise OutputsConflict(f"{made_of.output} is gone as soon as it was made. Nothing was removed.")
-        told = told_inputs(self.target, [file for file in files if file.key not in {ours.key, *self.settled}])
+        # If this is not what was planned, an earlier attempt may have made just that.
+        unknown = [file for file in files if file.key not in self.settled or file.key == planned.output]
+        told = told_inputs(self.target, [file for file in unknown if file.key != ours.key])
         if told.untold:
             return _Finished(not_removed=dict(told.untold))
         versions = {file.version for file in made_of.inputs}
         same_place = self.source.uri == self.target.uri
         there = {file.version for file in (files if same_place else in_directory(self.source, made_of.directory))}
-        if versions <= there and not any(versions.intersection(inputs) for inputs in told.inputs.values()):
+        is_shared = any(versions.intersection(inputs) for inputs in told.inputs.values())
+        # After that time others may have begun to finish this for us.
+        is_too_late = time.monotonic() - committing > TAKEN_BACK_WITHIN.total_seconds()
+        if not is_shared and (versions <= there or is_too_late):
             proof = Proof(self.target, {file.key: ours for file in made_of.inputs})
             return _Finished(self.removal.remove(self.source, made_of.inputs, proof))
-        if time.monotonic() - committing > TAKEN_BACK_WITHIN.total_seconds() or self.target.delete([ours.key]):
+        if is_too_late or not self.target.delete_at_once(ours.key):
             raise OutputsConflict(
                 f"inputs of {made_of.output} were removed, replaced or compacted by somebody else meanwhile, and it "
                 "could not be taken back in time. Nothing was removed; rows may be there twice."

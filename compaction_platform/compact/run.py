@@ -139,7 +139,11 @@ class CompactRun:
         untold = {file.key: told.untold[file.key] for file in files if file.key in told.untold}
         there = target[0] if target else None
         grace = self.directory.grace
-        in_doubt = needs_a_clock(files, outputs) or (there is not None and needs_a_clock(files, there.outputs))
+        in_doubt = (
+            needs_a_clock(files, outputs)
+            or (there is not None and needs_a_clock(files, there.outputs))
+            or 0 < len(outputs) < len(files)  # small compacted files may be taken along
+        )
         now = clock() if grace or in_doubt else None
         return State(
             outputs,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LIST_CHUNK = 1000
 DELETE_CHUNK = 1000
+AT_ONCE = "10s"
 
 
 class AddressInvalid(CompactionError):
@@ -219,6 +220,20 @@ class Objects:
                 chunk = []
         return failures | self._delete_chunk(chunk)
 
+    def delete_at_once(self, key: str) -> bool:
+        """One attempt, answered within seconds: for what must not happen later. Whether it is certainly gone."""
+        if self._local:
+            (self._local / _checked(key)).unlink(missing_ok=True)
+            return True
+        bucket, _, prefix = self.uri.removeprefix("s3://").partition("/")
+        impatient = {**self.options, "client_options": {**self.options["client_options"], "timeout": AT_ONCE}}
+        store = S3Store(bucket, prefix=prefix or None, **impatient, retry_config={"max_retries": 0})
+        try:
+            obstore.delete(store, key)
+        except (BaseError, OSError, ValueError):
+            return False
+        return True
+
     def _delete_chunk(self, keys: Sequence[str]) -> dict[str, str]:
         if not keys:
             return {}
@@ -299,6 +314,7 @@ def _link_or_copy(file: Path, path: Path) -> None:
         return
     with file.open("rb+") as opened:
         os.fchmod(opened.fileno(), 0o666 & ~_umask())  # temporary files are their owner's alone
+        os.utime(opened.fileno())  # it is new as of now, however long ago it was written
         os.fsync(opened.fileno())
     try:
         path.hardlink_to(file)

@@ -56,8 +56,8 @@ def run_requests(due: Due, instance: dg.DagsterInstance) -> tuple[list[dg.RunReq
         notes.append(f"{waiting} {due.called} are in a run that is not over")
     if given_up := [each for each in free if attempts[each] >= ATTEMPTS]:
         notes.append(
-            f"{len(given_up)} {due.called} (the first: {given_up[0]}) failed {ATTEMPTS} times; look at the runs, then "
-            "materialize by hand"
+            f"{len(given_up)} {due.called} (the first: {given_up[0]}) were not settled by {ATTEMPTS} runs; look at "
+            "those, then materialize by hand"
         )
     fresh = due.ranges([each for each in free if attempts[each] == 0])
     again = [(each, each) for each in free if 0 < attempts[each] < ATTEMPTS]

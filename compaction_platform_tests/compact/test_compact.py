@@ -63,6 +63,7 @@ def test_late_files_join_what_is_there(yard: Yard) -> None:
     for number in range(5):
         yard.put(f"{number}.parquet", rows(number * 50))
     yard.compact()
+    yard.grow_older()
     yard.put("7.parquet", rows(1000))
     yard.put("8.parquet", rows(1050))
     before = yard.content()

@@ -5,11 +5,13 @@ import os
 import secrets
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compaction_platform.compact import reconcile
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.local.embedded import EmbeddedLake
@@ -39,7 +41,8 @@ def test_directories_on_s3_are_compacted_in_spark_tasks(yard: Yard) -> None:
     assert yard.run().plan()[0].plan.is_empty
 
 
-def test_an_upload_to_s3_that_is_there_already_is_finished(yard: Yard) -> None:
+def test_an_upload_to_s3_that_is_there_already_is_finished(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta())
     for number in range(4):
         yard.put(f"{number}.parquet", rows(number * 50))
     before = yard.content()

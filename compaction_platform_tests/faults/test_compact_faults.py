@@ -1,6 +1,7 @@
 """What may happen in the middle of a compaction, made to happen. Afterwards every row is there, exactly once."""
 
 import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -244,6 +245,9 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, place: Any, step: str, act: Cal
 @pytest.mark.parametrize("late", [0, 2], ids=["the same plan", "another plan"])
 def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, place: Any, step: str, late: int) -> None:
     """The other run does all of its work in the middle of this one, with files this one has not seen."""
+    monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))  # the other one waits for this one
+    monkeypatch.setattr(rewrite, "TAKEN_BACK_WITHIN", timedelta(seconds=0.5))
+    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
     more = [rows(1000 + number * 50) for number in range(late)]
 
     def other() -> None:
@@ -303,7 +307,7 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
     happened = interrupted(monkeypatch, place, step, other)
     work(ours)
     assert happened == ([] if originals_are == "keep" and step == "_remove_some" else [step])
-    for age in (timedelta(), timedelta(minutes=5), timedelta(days=1)):
+    for age in (timedelta(), timedelta(minutes=5), timedelta(days=1), timedelta(days=1)):
         target.grow_older(age)
         again = yard.run(originals=originals_are, target_uri=target.uri if elsewhere else None)
         if not again.plan()[0].plan.unsettled:  # or it would wait
@@ -312,6 +316,84 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
     found = all_rows(target) if originals_are == "keep" else all_rows(yard, target)
     assert sorted(row["id"] for row in found) == list(range(400)), "nothing is there twice in the end"
     assert again.plan()[0].plan.conflicts == {}
+
+
+def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark repeats what a dead executor was doing. What it makes of the rest is taken back."""
+    monkeypatch.setattr(originals, "CHUNK", 3)
+    monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))
+    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
+    real = Rewrite._rewrite
+    real_chunk = originals.Removal._remove_some
+    deaths: list[str] = []
+
+    def die_after_a_chunk(*arguments: Any) -> Any:
+        real_chunk(*arguments)
+        if not deaths:
+            deaths.append("died")
+            raise Dead
+        return {}
+
+    def attempts(self: Rewrite, *arguments: Any) -> Any:
+        with contextlib.suppress(Dead):
+            return real(self, *arguments)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(originals.Removal, "_remove_some", die_after_a_chunk)
+    monkeypatch.setattr(Rewrite, "_rewrite", attempts)
+    report = yard.compact()
+    assert deaths == ["died"]
+    assert report.is_clean
+    every_row_once(yard)
+    is_compacted(yard)
+
+
+def test_what_an_output_was_made_of_is_known_when_it_is_taken_along(yard: Yard) -> None:
+    """A slow run comes late with a file whose rows have moved on, twice."""
+    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    work = Rewrite(yard.store, yard.store, Encoding(), originals.Removal("delete"))
+    late = Bin(tuple(files[1:3]), 128)
+    kept = rewrite.fetch(yard.store, late.inputs)
+    work(Bin(tuple(files[:2]), 128))
+    (first,) = [
+        Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list() if "compacted" in stored.key
+    ]
+    work(Bin((first, *files[6:]), 128))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewrite, "fetch", lambda *arguments: kept)
+        assert "taken back" in work(late).reason
+        patch.setattr(Rewrite, "_finish", raising(Dead))
+        with contextlib.suppress(Dead):
+            work(late)
+    for _ in range(2):
+        yard.grow_older()
+        yard.compact()
+        every_row_once(yard)
+
+
+def test_an_output_made_of_a_file_that_was_replaced_since_is_for_a_person(yard: Yard) -> None:
+    die_at(yard, "after uploading")
+    yard.put("h=1/3.parquet", rows(3000))
+    yard.grow_older()
+    report = yard.compact()
+    assert "replaced" in report.plan.conflicts[yard.outputs()[0]]
+    assert (report.is_clean, len(yard.files())) == (False, 9)
+
+
+def test_an_output_is_new_when_it_appears(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it took to verify it."""
+    real = engines.write
+
+    def slowly(inputs: Any, unified: Any, encoding: Any, sink: Any, verify: Any) -> Any:
+        written = real(inputs, unified, encoding, sink, verify)
+        os.utime(sink.name, (0, 0))
+        return written
+
+    monkeypatch.setattr(engines, "write", slowly)
+    yard.compact()
+    stored = yard.store.stat(yard.outputs()[0])
+    assert stored is not None
+    assert datetime.now(UTC) - stored.last_modified < timedelta(minutes=1)
 
 
 class Dead(BaseException):
@@ -341,6 +423,7 @@ def test_files_that_appear_or_are_replaced_before_they_are_read(yard: Yard, monk
     assert happened == ["fetch"]
     assert set(report.made[0].changed) == {"h=1/3.parquet", "h=1/4.parquet"}
     assert set(yard.files()) == {*yard.outputs(), "h=1/new.parquet", "h=1/3.parquet"}
+    yard.grow_older()
     yard.compact()
     found = sorted(row["id"] for row in yard.content()["h=1"])
     kept = [*range(150), *range(250, 400)]

@@ -213,7 +213,7 @@ def test_a_run_that_fails_is_asked_for_again_a_few_times(
     assert len(set(keys)) == 3, "a key that was used would be passed over in silence"
     result = here.tick()
     assert not result.run_requests
-    assert "failed 3 times; look at the runs, then materialize by hand" in result.skip_reason.skip_message
+    assert "were not settled by 3 runs; look at those, then materialize by hand" in result.skip_reason.skip_message
 
 
 def test_an_hour_that_fails_does_not_hold_up_the_others(
