@@ -4,6 +4,7 @@ import os
 import pickle
 import tempfile
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable
 from datetime import timedelta
@@ -119,6 +120,24 @@ def test_a_file_becomes_an_object(objects: Objects, tmp_path: Path, elsewhere: b
         made = tmp_path / "made"
         made.touch()
         assert (tmp_path / "store" / "d" / "0").stat().st_mode == made.stat().st_mode
+
+
+def test_what_is_deleted_at_once_is_gone_or_not_tried_again(objects: Objects) -> None:
+    objects.write("d/a b.parquet", b"x")
+    objects.write("d/c", b"y")
+    assert objects.delete_at_once("d/a b.parquet")
+    assert objects.delete_at_once("d/never there")
+    assert listed(objects) == ["d/c"]
+    assert [stored.key for stored in objects.list_directory("d")] == ["d/c"]
+    assert list(objects.list_directory()) == []
+
+
+@integration
+def test_a_store_that_does_not_answer_is_not_asked_again_later(settings: Settings) -> None:
+    nobody = settings.model_copy(update={"s3_endpoint": "http://127.0.0.1:9"})
+    began = time.monotonic()
+    assert not Objects.at("s3://bucket/x", nobody).delete_at_once("key")
+    assert time.monotonic() - began < 10
 
 
 def test_of_many_creators_exactly_one_wins(objects: Objects) -> None:

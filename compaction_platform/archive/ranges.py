@@ -1,0 +1,62 @@
+"""Ranges of blocks. The end is never part of a range, here and in every message: 1000000-1010000 ends with 1009999."""
+
+import re
+from dataclasses import dataclass
+
+from compaction_platform.lake.errors import CompactionError
+
+KEY = re.compile(r"(0|[1-9][0-9]*)-([1-9][0-9]*)")
+MOST_BLOCKS = 2**63 - 1  # what Postgres's bigint can count
+
+
+class RangeInvalid(CompactionError):
+    """This is not a range of blocks as the dataset cuts them."""
+
+
+@dataclass(frozen=True, order=True)
+class BlockRange:
+    """Blocks from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end <= MOST_BLOCKS:
+            raise RangeInvalid(f"{self.start}-{self.end} is not a range: the start is included, the end is not.")
+
+    @property
+    def key(self) -> str:
+        return f"{self.start}-{self.end}"
+
+    @property
+    def last(self) -> int:
+        return self.end - 1
+
+    @property
+    def blocks(self) -> int:
+        return self.end - self.start
+
+    @classmethod
+    def from_key(cls, key: str, size: int) -> "BlockRange":
+        """The range a partition key names, if it is one of the aligned ones."""
+        match = KEY.fullmatch(key)
+        if not match:
+            raise RangeInvalid(f"{key!r} is not a range of blocks; example: {size}-{2 * size} (the end not included).")
+        found = cls(int(match[1]), int(match[2]))
+        if found.start % size or found.blocks != size:
+            near = found.start // size * size
+            raise RangeInvalid(
+                f"{key} is not one of the ranges of {size:,} blocks; the one with block {found.start} is "
+                f"{near}-{near + size}."
+            )
+        return found
+
+
+def final_ranges(first_block: int, finalized: int, size: int) -> list[BlockRange]:
+    """All aligned ranges, from the first that lies wholly behind `first_block`, of which every block is final."""
+    first = -(-first_block // size)
+    return [BlockRange(number * size, (number + 1) * size) for number in range(first, (finalized + 1) // size)]
+
+
+def is_final(blocks: BlockRange, finalized: int) -> bool:
+    return blocks.last <= finalized
