@@ -29,15 +29,15 @@ class Removal:
             raise ValueError("the trash needs the time of the run")
         return f"{TRASH}/{self.began.astimezone(UTC).strftime(FOLDER_FORMAT)}"
 
-    def remove(self, store: Objects, files: Sequence[Listed], proof: "Proof") -> dict[str, str]:
-        """Remove these versions, as long as what has their rows is there. Returns the reason for each that is still
-        there; the next run tries again."""
+    def remove(self, store: Objects, files: Sequence[Listed], proof: "Proof | None") -> dict[str, str]:
+        """Remove these versions, as long as what has their rows is there (no proof: they have none of their own).
+        Returns the reason for each that is still there; the next run tries again."""
         if self.originals == "keep":
             return {}
         failures: dict[str, str] = {}
         for start in range(0, len(files), CHUNK):
             some = files[start : start + CHUNK]
-            unproved = proof.missing_for(some)
+            unproved = proof.missing_for(some) if proof else {}
             failures |= unproved | self._remove_some(store, [file for file in some if file.key not in unproved])
         return failures
 
@@ -82,13 +82,6 @@ class Proof:
     def _is_there(self, holder: Listed) -> bool:
         found = self.store.stat(holder.key)
         return found is not None and found.etag == holder.etag
-
-
-class Unneeded(Proof):
-    """For what holds no rows of its own."""
-
-    def missing_for(self, files: Sequence[Listed]) -> dict[str, str]:
-        return {}
 
 
 def empty_trash(store: Objects, now: Callable[[], datetime], older_than: timedelta) -> tuple[int, dict[str, str]]:

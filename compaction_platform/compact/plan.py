@@ -137,6 +137,7 @@ class Target:
 
     files: tuple[Listed, ...] = ()
     outputs: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
+    untold: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -176,8 +177,9 @@ def by_directory(listing: Iterable[Listed]) -> dict[str, list[Listed]]:
 
 
 def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowed: int | None = None) -> Plan:
-    if state.untold:
-        return Plan((), _left_alone(files, dict.fromkeys((file.key for file in files), UNTOLD)), conflicts=state.untold)
+    if untold := {**state.untold, **(state.target.untold if state.target else {})}:
+        left = _left_alone(files, dict.fromkeys((file.key for file in files), UNTOLD))
+        return Plan(left_alone=left, conflicts=untold, directories=1)
     found = _reconciled(files, state)
     gone = {file.key for file in (*found.superseded, *found.surplus)}
     new: list[Listed] = []

@@ -12,7 +12,7 @@ from functools import cached_property
 from compaction_platform.compact import reconcile
 from compaction_platform.compact.engines import Verify
 from compaction_platform.compact.listed import Listed, Version
-from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, Unneeded, empty_trash
+from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, empty_trash
 from compaction_platform.compact.outputs import Told, listed, told_inputs
 from compaction_platform.compact.plan import Bin, Plan, Policy, State, Target, by_directory, make_plan, together
 from compaction_platform.compact.reconcile import needs_a_clock
@@ -28,7 +28,6 @@ SUMMARY = "_metadata"
 OWN_PLACE = "_compaction"
 LISTINGS_AT_ONCE = 16
 WAIT_SECONDS = 2.0
-_NOTHING: tuple[Target, Mapping[str, str]] = (Target(), {})
 
 
 @dataclass(frozen=True)
@@ -103,54 +102,46 @@ class CompactRun:
             name: self._state(
                 here.get(name, []),
                 told,
-                None if targets is None else targets.get(name, _NOTHING),
+                None if targets is None else targets.get(name, Target()),
                 frozenset(apart.get(name, ())),
                 now,
             )
             for name in {*here, *(targets or {})}
         }
         plan = make_plan(files, policy or self.directory.policy, states)
-        known = {*told.inputs, *(key for target in (targets or {}).values() for key in target[0].outputs)}
+        known = {*told.inputs, *(key for target in (targets or {}).values() for key in target.outputs)}
         return Survey(prefix, plan, Sizes.of(file.size for file in files), frozenset(known))
 
-    def _targets(self, prefix: str) -> "dict[str, tuple[Target, Mapping[str, str]]] | None":
+    def _targets(self, prefix: str) -> dict[str, Target] | None:
         """By directory: compacted files at the place they go to, if that is another one."""
         if self.directory.target_uri is None:
             return None
         files = [file for file in listed(self.target, prefix) if not file.is_hidden]
         told = told_inputs(self.target, files)
-        return {
-            name: (
-                Target(tuple(inside), {file.key: told.inputs[file.key] for file in inside if file.key in told.inputs}),
-                {file.key: told.untold[file.key] for file in inside if file.key in told.untold},
-            )
-            for name, inside in by_directory(files).items()
-        }
+        return {name: Target(tuple(inside), *_told_by(inside, told)) for name, inside in by_directory(files).items()}
 
     def _state(
         self,
         files: Sequence[Listed],
         told: Told,
-        target: "tuple[Target, Mapping[str, str]] | None",
+        target: Target | None,
         apart: frozenset[Version],
         clock: Callable[[], datetime],
     ) -> State:
-        outputs = {file.key: told.inputs[file.key] for file in files if file.key in told.inputs}
-        untold = {file.key: told.untold[file.key] for file in files if file.key in told.untold}
-        there = target[0] if target else None
+        outputs, untold = _told_by(files, told)
         grace = self.directory.grace
         in_doubt = (
             needs_a_clock(files, outputs)
-            or (there is not None and needs_a_clock(files, there.outputs))
+            or (target is not None and needs_a_clock(files, target.outputs))
             or 0 < len(outputs) < len(files)  # small compacted files may be taken along
         )
         now = clock() if grace or in_doubt else None
         return State(
             outputs,
             apart,
-            there,
+            target,
             self.directory.originals == "keep",
-            {**untold, **(target[1] if target else {})},
+            untold,
             now,
             now - grace if now and grace else None,
         )
@@ -221,7 +212,7 @@ class CompactRun:
             self.say(f"{len(plan.superseded)} files are in compacted ones already; removing them")
         proof = Proof(self.target, plan.superseded_by)
         failures = removal.remove(self.source, plan.superseded, proof)
-        return failures | Removal("delete").remove(self.target, plan.surplus, Unneeded(self.target, {}))
+        return failures | Removal("delete").remove(self.target, plan.surplus, proof=None)
 
     def _remove_stale_summaries(self, done: Sequence[Rewritten]) -> dict[str, str]:
         """A `_metadata` file lists the files of its directory and of those below; now it lists some that are gone."""
@@ -237,8 +228,7 @@ class CompactRun:
         stale = [Listed(stored.key, stored.size, stored.etag) for stored in found if stored is not None]
         for file in stale:
             self.say(f"{file.key} lists files that are gone; it was moved to {TRASH}")
-        proof = Unneeded(self.target, {})
-        return Removal("trash", self.now()).remove(self.source, stale, proof) if stale else {}
+        return Removal("trash", self.now()).remove(self.source, stale, proof=None) if stale else {}
 
     def _empty_trash(self) -> dict[str, str]:
         deleted, failures = empty_trash(self.source, self.now, self.directory.trash_for)
@@ -262,6 +252,15 @@ class CompactRun:
             )
         for key, reason in result.set_aside.items():
             self.say(f"{key}: set aside: {reason}")
+
+
+def _told_by(files: Iterable[Listed], told: Told) -> tuple[dict[str, tuple[Version, ...]], dict[str, str]]:
+    """Of what compacted files say, what these ones do; and which of them do not."""
+    keys = [file.key for file in files]
+    return (
+        {key: told.inputs[key] for key in keys if key in told.inputs},
+        {key: told.untold[key] for key in keys if key in told.untold},
+    )
 
 
 def _size(each: Bin) -> int:
