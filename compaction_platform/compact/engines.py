@@ -11,14 +11,14 @@ from typing import IO, Any, Literal
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact import concat, reencode
+from compaction_platform.compact import concat
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described, lineage
-from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
 from compaction_platform.compact.sorting import is_sorted, sorted_row_groups
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
+from compaction_platform.lake.parquet_output import Encoding, Output
 
 Engine = Literal["concat", "re-encode", "sort", "none"]
 Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them
@@ -106,13 +106,13 @@ def _reencode(
 ) -> Written:
     digest = InOrder(schema)
 
-    def row_groups() -> Iterator[pyarrow.Table]:
-        for rows in reencode.row_groups(_fitting(inputs, schema), schema, encoding.row_group_bytes):
+    def digested() -> Iterator[pyarrow.Table]:
+        for rows in row_groups(_fitting(inputs, schema), schema, encoding.row_group_bytes):
             digest.update(rows)
             yield rows
 
-    with reencode.Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
-        output.write(row_groups())
+    with Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
+        output.write(digested())
         expected = digest.finish()
         output.describe({**metadata, ROWS_KEY: digest_of(expected)})
     _require(read_back(Input(inputs[0].file, mapped(sink)), schema) == expected, "rows, in their order,")
@@ -131,7 +131,7 @@ def _sort(
 
     for batch in _fitting(inputs, schema):
         expected.update(batch)
-    with reencode.Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
+    with Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
         output.write(digested())
         output.describe({**metadata, ROWS_KEY: digest_of(written.finish())})
     again = Input(inputs[0].file, mapped(sink))

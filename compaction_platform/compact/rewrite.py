@@ -21,11 +21,11 @@ from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import MB, Bin
 from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
-from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.schemas import Unified, fitted
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
+from compaction_platform.lake.parquet_output import Encoding
 
 ANOTHER_RUNS = "another run has made the very same file"
 MOST_IN_MEMORY = 512 * MB  # inputs of one output; more are spooled to the local disk

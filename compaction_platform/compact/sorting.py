@@ -14,8 +14,8 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.ipc
 
-from compaction_platform.compact.reencode import Encoding
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.parquet_output import Encoding
 
 PLACE = "__place"
 

@@ -17,9 +17,9 @@ from compaction_platform.compact import engines, originals, reconcile, rewrite, 
 from compaction_platform.compact.inputs import Fetched
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Bin
-from compaction_platform.compact.reencode import Encoding
 from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.lake.objects import ObjectExists, Objects, StoreRefused
+from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
@@ -492,12 +492,12 @@ def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.Monk
 def test_output_that_differs_is_never_published(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, sort_by: tuple[str, ...]
 ) -> None:
-    real = engines.reencode.Output.write
+    real = engines.Output.write
 
     def lose_a_row(output: Any, row_groups: Any) -> None:
         real(output, (rows.slice(1) for rows in row_groups))
 
-    monkeypatch.setattr(engines.reencode.Output, "write", lose_a_row)
+    monkeypatch.setattr(engines.Output, "write", lose_a_row)
     report = yard.compact(encoding=Encoding(sort_by=sort_by))
     assert "are not those that were read" in next(iter(report.failed.values()))
     assert (len(yard.files()), yard.outputs()) == (8, [])
