@@ -35,6 +35,7 @@ class Finality:
 
     finalized: int | None
     why: str
+    is_new_tip: bool = False  # not to be believed now, but what later heads are compared with
 
     @property
     def is_known(self) -> bool:
@@ -45,6 +46,9 @@ def judge(head: Head, rule: FinalityRule, before: Head | None, now: datetime) ->
     """`before` is the head that was believed last; `now` is the database's time."""
     if reason := _why_not_believed(head, rule, before, now):
         return Finality(None, reason)
+    if before is not None and head.number == before.number and head.hash != before.hash:
+        changed = f"block {head.number} was {before.hash} and is {head.hash} now: the chain is being reorganised"
+        return Finality(None, changed, is_new_tip=True)
     by_depth = head.number - rule.depth_blocks
     if rule.mode == "depth":
         finalized, why = by_depth, f"head {head.number} less {rule.depth_blocks} blocks"
@@ -71,8 +75,6 @@ def _why_not_believed(head: Head, rule: FinalityRule, before: Head | None, now: 
         return None
     if head.number < before.number:
         return f"the head went back from block {before.number} to {head.number}"
-    if head.number == before.number and head.hash != before.hash:
-        return f"block {head.number} was {before.hash} and is {head.hash} now: the chain is being reorganised"
     if before.finalized is not None and head.finalized is not None:
         if head.finalized < before.finalized:
             return f"the final block went back from {before.finalized} to {head.finalized}"

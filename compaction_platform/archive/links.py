@@ -5,6 +5,7 @@ Everything is told, not only the first thing: whoever mends the source wants to 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from compaction_platform.archive.ranges import BlockRange
 
@@ -39,7 +40,7 @@ def problems_of(
     """Gaps, duplicates, broken links, also over the seams to the neighbours."""
     problems = []
     numbers = [link.number for link in links]
-    twice = sorted({one for one, two in zip(numbers, numbers[1:], strict=False) if one == two})
+    twice = sorted({one for one, two in pairwise(numbers) if one == two})
     if twice:
         problems.append(f"{_some(twice, 'block')} there more than once")
     missing = [] if gaps_allowed else _missing(blocks, numbers)
@@ -52,7 +53,7 @@ def problems_of(
         return problems or ["there is no block in the range"]
     broken = [
         f"block {two.number} says its parent is {two.parent}, but block {one.number} is {one.hash}"
-        for one, two in zip(links, links[1:], strict=False)
+        for one, two in pairwise(links)
         if one.number != two.number and two.parent != one.hash and (gaps_allowed or two.number == one.number + 1)
     ]
     problems += _first(broken)

@@ -85,7 +85,7 @@ class Superseded(Strict):
 
 
 class Manifest(Strict):
-    format_version: Literal[1] = FORMAT
+    format_version: Literal[1] = 1
     dataset_uuid: str
     dataset_version: int
     chain_id: int
@@ -114,7 +114,7 @@ class Manifest(Strict):
         return sum(file.rows for file in self.files)
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return sum(file.size for file in self.files)
 
     @property

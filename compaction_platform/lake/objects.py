@@ -144,7 +144,8 @@ class Objects:
         """What lies right inside a directory, not further down."""
         with self._explained(directory), contextlib.suppress(FileNotFoundError):
             found = obstore.list_with_delimiter(self._store, prefix=directory.strip("/") or None)
-            return [_stored(entry) for entry in found["objects"]]
+            # Some stores list an empty directory as an object of its own name.
+            return [_stored(entry) for entry in found["objects"] if entry["path"] != directory.strip("/")]
         return []
 
     def stat(self, key: str) -> StoredObject | None:

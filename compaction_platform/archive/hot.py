@@ -1,0 +1,284 @@
+"""The hot database: what a chain's tables hold at one moment.
+
+A `HotSnapshot` is one transaction. Others (Spark tasks) can look at the very same rows by its name, as long as it is
+open. It holds the tables' weakest lock: rows come and go, but no table or partition is dropped under a reader."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy
+import psycopg
+import pyarrow
+from psycopg import sql
+
+from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.finality import Head
+from compaction_platform.archive.hot_columns import HotColumn, hot_columns
+from compaction_platform.archive.links import Link
+from compaction_platform.archive.manifest import Digest
+from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import Settings
+
+ROW = "compaction_row"  # our name for a row in SQL; a column of this name would hide it
+ROW_HASH = "compaction_row_hash"
+CONNECTION = {"connect_timeout": 10, "application_name": "compaction_platform", "keepalives_idle": 30}
+MILLISECONDS_BEGIN = 10**11  # a Unix time beyond is in milliseconds
+
+
+class HotUnreachable(CompactionError):
+    """The hot database does not answer, or refuses us."""
+
+
+class HotTableUnfit(CompactionError):
+    """A table or column that was declared is not there, or not of a kind that can be archived."""
+
+
+class NoBlocks(CompactionError):
+    """The hot table has no block of this chain."""
+
+
+def hot_url(archive: Archive, settings: Settings) -> str:
+    """The address of the hot database, password and all: never show it."""
+    if archive.hot_variable is not None:
+        url = os.environ.get(archive.hot_variable)
+        if not url:
+            raise HotUnreachable(f"the variable {archive.hot_variable}, which names the hot database, is not set.")
+        return url
+    settings.require("hot_postgres_url", purpose="the hot database")
+    assert settings.hot_postgres_url is not None  # noqa: S101 (for the type checker; require() has seen to it)
+    return settings.hot_postgres_url.get_secret_value()
+
+
+@contextmanager
+def connected(url: str) -> Iterator["psycopg.Connection[Any]"]:
+    """A connection; what goes wrong is told without the address."""
+    with explained():
+        connection = psycopg.connect(url, **CONNECTION)  # type: ignore[arg-type]
+    try:
+        with connection, explained():
+            yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    try:
+        yield
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
+        raise HotTableUnfit(f"{error.diag.message_primary}. Compare the declaration with the database.") from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise HotUnreachable(f"{error.diag.message_primary}: the hot database's user may not do this.") from error
+
+
+def table_of(dataset: Dataset) -> sql.Identifier:
+    return sql.Identifier(*dataset.table)
+
+
+def of_range(dataset: Dataset, chain_id: int, blocks: BlockRange) -> sql.Composed:
+    """The rows of these blocks, as a condition. Numbers only: nothing in it comes from outside."""
+    return sql.SQL("{row}.{chain} = {chain_id} AND {row}.{block} >= {start} AND {row}.{block} < {end}").format(
+        row=sql.Identifier(ROW),
+        chain=sql.Identifier(dataset.chain),
+        block=sql.Identifier(dataset.block),
+        chain_id=sql.Literal(chain_id),
+        start=sql.Literal(blocks.start),
+        end=sql.Literal(blocks.end),
+    )
+
+
+def select_rows(dataset: Dataset, columns: Sequence[HotColumn], chain_id: int, blocks: BlockRange) -> str:
+    """The query for all rows of these blocks, each with PostgreSQL's own hash of the whole row."""
+    row = sql.Identifier(ROW)
+    listed: list[sql.Composable] = []
+    for column in columns:
+        cast = sql.SQL(("::text[]" if column.is_array else "::text") if column.as_text else "")
+        name = sql.Identifier(column.name)
+        listed.append(sql.SQL("{row}.{name}{cast} AS {name}").format(row=row, name=name, cast=cast))
+    hashed = sql.SQL("hash_record_extended({row}, 0) AS {name}").format(row=row, name=sql.Identifier(ROW_HASH))
+    query = sql.SQL("SELECT {columns} FROM {table} AS {row} WHERE {condition}").format(
+        columns=sql.SQL(", ").join([*listed, hashed]),
+        table=table_of(dataset),
+        row=row,
+        condition=of_range(dataset, chain_id, blocks),
+    )
+    return query.as_string(None)
+
+
+def as_text(value: object) -> str:
+    """A hash as text, whether the database keeps text or bytes."""
+    return f"0x{bytes(value).hex()}" if isinstance(value, bytes | memoryview) else str(value)
+
+
+def as_time(value: object) -> datetime:
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, int | Decimal):
+        return datetime.fromtimestamp(float(value) / (1000 if value >= MILLISECONDS_BEGIN else 1), UTC)
+    raise HotTableUnfit(f"a block's time is {value!r}: a timestamp, or Unix seconds or milliseconds, are understood.")
+
+
+@dataclass(frozen=True)
+class HotSnapshot:
+    """One moment of a chain's hot tables."""
+
+    archive: Archive
+    url: str = field(repr=False)
+    connection: "psycopg.Connection[Any]" = field(repr=False)
+    name: str
+    server: int  # the major version
+    now: datetime  # by the database's clock
+
+    def columns(self, dataset: Dataset) -> tuple[HotColumn, ...]:
+        import adbc_driver_postgresql.dbapi
+
+        everything = sql.SQL("SELECT * FROM {} LIMIT 0").format(table_of(dataset)).as_string(None)
+        with adbc_driver_postgresql.dbapi.connect(self.url) as connection, connection.cursor() as cursor:
+            cursor.execute(everything)
+            schema = cursor.fetch_arrow_table().schema
+        if {ROW, ROW_HASH} & set(schema.names):
+            raise HotTableUnfit(f"{'.'.join(dataset.table)} has a column named {ROW} or {ROW_HASH}: these are ours.")
+        enums = self.connection.execute("SELECT typname FROM pg_type GROUP BY 1 HAVING bool_and(typtype = 'e')")
+        columns = hot_columns(".".join(dataset.table), schema, {name for (name,) in enums})
+        self._require(dataset, {column.name: column for column in columns})
+        return columns
+
+    def _require(self, dataset: Dataset, columns: Mapping[str, HotColumn]) -> None:
+        named = [dataset.chain, dataset.block, *dataset.key, dataset.hash, dataset.parent_hash, dataset.time]
+        if missing := [name for name in named if name is not None and name not in columns]:
+            raise HotTableUnfit(f"{'.'.join(dataset.table)} has no column {', '.join(missing)}, which was declared.")
+        for name in (dataset.chain, dataset.block):
+            if columns[name].source_type not in ("int2", "int4", "int8"):
+                raise HotTableUnfit(
+                    f"{'.'.join(dataset.table)}.{name} is {columns[name].source_type}; an integer is wanted there."
+                )
+
+    def rows_per_block(self, dataset: Dataset, columns: Sequence[HotColumn], blocks: BlockRange) -> dict[int, int]:
+        """How many rows each block has, in the order of blocks."""
+        row = sql.Identifier(ROW)
+        nested = [
+            sql.SQL("coalesce(array_ndims({}.{}), 1) > 1").format(row, sql.Identifier(column.name))
+            for column in columns
+            if column.is_array
+        ]
+        unfit = sql.SQL(" OR ").join(nested) if nested else sql.SQL("false")
+        query = sql.SQL(
+            "SELECT {row}.{block}, count(*), bool_or({unfit}) FROM {table} AS {row} WHERE {condition} "
+            "GROUP BY 1 ORDER BY 1"
+        ).format(
+            row=row,
+            block=sql.Identifier(dataset.block),
+            unfit=unfit,
+            table=table_of(dataset),
+            condition=of_range(dataset, self.archive.chain_id, blocks),
+        )
+        found = self.connection.execute(query).fetchall()
+        if any(is_nested for _, _, is_nested in found):
+            raise HotTableUnfit(f"{'.'.join(dataset.table)} has arrays of more than one dimension; Parquet has none.")
+        return {number: count for number, count, _ in found}
+
+    def digest(self, dataset: Dataset, blocks: BlockRange) -> Digest:
+        return digest_of(self.connection, dataset, self.archive.chain_id, blocks)
+
+    def links(self, blocks: BlockRange) -> list[Link]:
+        """The blocks' own places in the chain, in order."""
+        return [Link(number, as_text(own), as_text(parent)) for number, own, parent in self._links(blocks)]
+
+    def neighbour(self, blocks: BlockRange, side: str) -> Link | None:
+        """The nearest hot block before or behind a range. Without gaps, only the very next one."""
+        allowed = self.archive.gaps_allowed
+        if side == "before":
+            if blocks.start == 0:
+                return None
+            near = BlockRange(0 if allowed else blocks.start - 1, blocks.start)
+        else:
+            near = BlockRange(blocks.end, 2**63 - 1 if allowed else blocks.end + 1)
+        found = self._links(near, nearest=side)
+        return Link(found[0][0], as_text(found[0][1]), as_text(found[0][2])) if found else None
+
+    def hash_at(self, number: int) -> str | None:
+        found = self._links(BlockRange(number, number + 1))
+        return as_text(found[0][1]) if found else None
+
+    def _links(self, blocks: BlockRange, nearest: str | None = None) -> list[Any]:
+        dataset = self.archive.blocks
+        order = {"before": " DESC LIMIT 1", "behind": " LIMIT 1", None: ""}[nearest]
+        query = sql.SQL(
+            "SELECT {row}.{block}, {row}.{hash}, {row}.{parent} FROM {table} AS {row} WHERE {condition} "
+            "ORDER BY {row}.{block}{order}"
+        ).format(
+            row=sql.Identifier(ROW),
+            block=sql.Identifier(dataset.block),
+            hash=sql.Identifier(str(dataset.hash)),
+            parent=sql.Identifier(str(dataset.parent_hash)),
+            table=table_of(dataset),
+            condition=of_range(dataset, self.archive.chain_id, blocks),
+            order=sql.SQL(order),
+        )
+        return self.connection.execute(query).fetchall()
+
+    def block_hashes(self, blocks: BlockRange) -> tuple[Any, pyarrow.Array]:
+        """Numbers and hashes of blocks, in order, for comparing rows with."""
+        links = self._links(blocks)
+        hashes = [bytes(own) if isinstance(own, memoryview) else own for _, own, _ in links]
+        return numpy.array([number for number, _, _ in links], numpy.int64), pyarrow.array(hashes)
+
+    def told_counts(self, column: str, blocks: BlockRange) -> dict[int, int | None]:
+        """What each block says in this column."""
+        dataset = self.archive.blocks
+        query = sql.SQL("SELECT {row}.{block}, {row}.{column} FROM {table} AS {row} WHERE {condition}").format(
+            row=sql.Identifier(ROW),
+            block=sql.Identifier(dataset.block),
+            column=sql.Identifier(column),
+            table=table_of(dataset),
+            condition=of_range(dataset, self.archive.chain_id, blocks),
+        )
+        return {number: None if count is None else int(count) for number, count in self.connection.execute(query)}
+
+    def edge(self, last: bool) -> Head | None:
+        """The first or the last block of the chain that is hot."""
+        dataset = self.archive.blocks
+        query = sql.SQL(
+            "SELECT {block}, {hash}, {time} FROM {table} WHERE {chain} = {chain_id} ORDER BY {block} {order} LIMIT 1"
+        ).format(
+            block=sql.Identifier(dataset.block),
+            hash=sql.Identifier(str(dataset.hash)),
+            time=sql.Identifier(str(dataset.time)),
+            table=table_of(dataset),
+            chain=sql.Identifier(dataset.chain),
+            chain_id=sql.Literal(self.archive.chain_id),
+            order=sql.SQL("DESC" if last else "ASC"),
+        )
+        found = self.connection.execute(query).fetchone()
+        return Head(found[0], as_text(found[1]), as_time(found[2])) if found else None
+
+
+@contextmanager
+def hot_snapshot(archive: Archive, url: str) -> Iterator[HotSnapshot]:
+    with connected(url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        # Locks first: the snapshot, taken with the first query, must not be older than they are.
+        tables = sql.SQL(", ").join(table_of(dataset) for dataset in archive.datasets)
+        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(tables))
+        connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        found = connection.execute(
+            "SELECT pg_export_snapshot(), current_setting('server_version_num')::int / 10000, now()"
+        ).fetchone()
+        assert found is not None  # noqa: S101 (for the type checker: there is always one row)
+        yield HotSnapshot(archive, url, connection, *found)
+
+
+def digest_of(connection: "psycopg.Connection[Any]", dataset: Dataset, chain_id: int, blocks: BlockRange) -> Digest:
+    query = sql.SQL(
+        "SELECT count(*), coalesce(sum(hash_record_extended({row}, 0)::numeric), 0) FROM {table} AS {row} "
+        "WHERE {condition}"
+    ).format(row=sql.Identifier(ROW), table=table_of(dataset), condition=of_range(dataset, chain_id, blocks))
+    rows, total = connection.execute(query).fetchone() or (0, 0)
+    return Digest(rows=rows, sum=str(total))

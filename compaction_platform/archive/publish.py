@@ -1,0 +1,146 @@
+"""What was staged becomes what readers see.
+
+Every step is a copy out of the attempt's own directory, a deletion of files that an earlier version's manifest lists,
+or a commit that fails if another came first. All of them may be done again. When a publication is complete its
+attempt's directory is deleted: a worker that was paused in the middle and goes on later finds nothing to copy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from compaction_platform.archive.cold_table import ColdTable
+from compaction_platform.archive.layout import MANIFEST, NOT_DATA, SUCCESS, Place
+from compaction_platform.archive.ledger import Version
+from compaction_platform.archive.manifest import Manifest, ManifestFile
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.objects import ObjectMissing, Objects
+
+COPIES_AT_ONCE = 8
+
+
+class StagedFilesMissing(CompactionError):
+    """Files that were staged and verified are gone."""
+
+
+class ForeignFile(CompactionError):
+    """A file lies where only the archive's own should."""
+
+
+@dataclass(frozen=True)
+class Publication:
+    """One version of a range, all datasets."""
+
+    store: Objects
+    manifests: Mapping[str, Manifest]
+    earlier: Sequence[Version]  # older versions of the range
+    tables: Mapping[str, ColdTable]  # none where there is no catalog
+    still_ours: Callable[[], None]  # raises if another run took over
+
+    def publish(self) -> None:
+        """For plain readers the old version's files go before the new ones come: never two at a time. Iceberg's readers
+        see one version all the time: while files move, the table refers to the staged ones."""
+        if any(version.is_live for version in self.earlier):
+            self._register(lambda manifest, file: _place(manifest).staged(manifest.attempt, file.name))
+        for manifest in self.manifests.values():
+            self.still_ours()
+            self._show(manifest)
+        self._register(lambda manifest, file: _place(manifest).visible(file.name))
+
+    def clean_up(self) -> None:
+        """The attempt's own directory, and those of earlier ones that came to nothing."""
+        for manifest in self.manifests.values():
+            place = _place(manifest)
+            keys = [stored.key for stored in self.store.list(place.attempts)]
+            self.store.delete(key for key in keys if _attempt_of(place, key) <= manifest.attempt)
+
+    def _register(self, key_of: Callable[[Manifest, ManifestFile], str]) -> None:
+        for name, table in self.tables.items():
+            manifest = self.manifests[name]
+            keys = {key_of(manifest, file): file.size for file in manifest.files if file.rows}
+            table.replace(manifest.blocks, keys, self.still_ours)
+
+    def _show(self, manifest: Manifest) -> None:
+        place = _place(manifest)
+        wanted = {file.name: file.size for file in manifest.files}
+        there = self._visible(place)
+        self._set_aside(place, [name for name in there if name not in wanted and name not in NOT_DATA])
+        missing = [name for name, size in wanted.items() if there.get(name) != size]
+        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
+            list(pool.map(lambda name: self._copy(place, manifest, name), missing))
+        for name in NOT_DATA:
+            self._copy(place, manifest, name)
+        if (now := self._visible(place)) != wanted | {name: now.get(name) for name in NOT_DATA}:
+            raise ForeignFile(
+                f"{self.store.uri}/{place.directory} holds {sorted(now)} after publishing {sorted(wanted)}; is "
+                "something else writing there? Nothing was purged."
+            )
+
+    def _visible(self, place: Place) -> dict[str, int]:
+        return {stored.key.rpartition("/")[2]: stored.size for stored in self.store.list_directory(place.directory)}
+
+    def _copy(self, place: Place, manifest: Manifest, name: str) -> None:
+        staged = place.staged(manifest.attempt, name)
+        try:
+            self.store.copy(staged, place.visible(name), overwrite=True)
+        except ObjectMissing as missing:
+            self.still_ours()  # another run has published it and cleaned up
+            if name in NOT_DATA and self._is_published(place, manifest):
+                return
+            raise StagedFilesMissing(
+                f"{self.store.uri}/{staged} was staged and verified, and is gone. The hot rows are untouched."
+            ) from missing
+
+    def _is_published(self, place: Place, manifest: Manifest) -> bool:
+        try:
+            return bytes(self.store.read(place.visible(SUCCESS))) == success_mark(manifest)
+        except ObjectMissing:
+            return False
+
+    def _set_aside(self, place: Place, names: Sequence[str]) -> None:
+        """Files of an earlier version leave, but are kept until retention."""
+        owners = {
+            file.name: (version.version, file)
+            for version in self.earlier
+            if place.dataset in version.manifests
+            for file in version.manifests[place.dataset].files
+        }
+        if foreign := [name for name in names if name not in owners]:
+            raise ForeignFile(
+                f"{self.store.uri}/{place.directory} holds {', '.join(sorted(foreign)[:5])}, which no manifest of this "
+                "range lists. It was not touched, and nothing was published. Move it away, then run again."
+            )
+        for name in names:
+            version, file = owners[name]
+            kept = place.superseded(version, name)
+            self.store.copy(place.visible(name), kept, overwrite=True)
+            stored = self.store.stat(kept)
+            if stored is None or stored.size != file.size:
+                raise StagedFilesMissing(f"{self.store.uri}/{kept} is not what was copied there; nothing was removed.")
+        failures = self.store.delete(place.visible(name) for name in names)
+        if failures:
+            key, reason = next(iter(failures.items()))
+            raise StagedFilesMissing(f"{self.store.uri}/{key} could not be removed ({reason}); run again.")
+
+
+def stage_manifest(store: Objects, manifest: Manifest) -> None:
+    place = _place(manifest)
+    key = place.staged(manifest.attempt, MANIFEST)
+    store.write(key, manifest.to_bytes())
+    if bytes(store.read(key)) != manifest.to_bytes():
+        raise StagedFilesMissing(f"{store.uri}/{key} reads back as something else than was written.")
+    store.write(place.staged(manifest.attempt, SUCCESS), success_mark(manifest))
+
+
+def success_mark(manifest: Manifest) -> bytes:
+    """It names the manifest that all files of the directory belong to."""
+    return f"version {manifest.dataset_version} manifest {manifest.sha256}\n".encode()
+
+
+def _place(manifest: Manifest) -> Place:
+    return Place(str(manifest.chain_id), manifest.dataset, manifest.blocks)
+
+
+def _attempt_of(place: Place, key: str) -> int:
+    number = key.removeprefix(f"{place.attempts}/").partition("/")[0]
+    return int(number) if number.isdigit() else 2**63

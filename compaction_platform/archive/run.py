@@ -1,0 +1,367 @@
+"""Archive one range: copy it out of one snapshot, prove the copy, and let readers see it.
+
+list (the ledger, the hot rows) → plan (checks of the source, cuts) → spread (one file a task) → verify (in the tasks)
+→ commit (stage, publish, commit in the ledger) → clean up.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import psycopg
+
+from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.cold_table import ColdTable
+from compaction_platform.archive.copy_task import CopyItem, CopyTask
+from compaction_platform.archive.cuts import cut
+from compaction_platform.archive.hot import HotSnapshot, hot_snapshot, hot_url
+from compaction_platform.archive.hot_columns import HotColumn, arrow_schema
+from compaction_platform.archive.layout import Place
+from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
+from compaction_platform.archive.links import Link, Seam, problems_of, strays, wrong_counts
+from compaction_platform.archive.manifest import (
+    NOTHING,
+    Column,
+    FinalityEvidence,
+    Manifest,
+    ManifestFile,
+    Source,
+    Superseded,
+)
+from compaction_platform.archive.observe import observe
+from compaction_platform.archive.publish import Publication, StagedFilesMissing, stage_manifest
+from compaction_platform.archive.ranges import BlockRange, is_final
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+
+BYTES_PER_ROW = 300  # a guess, for sharing work out
+
+
+class NotFinal(CompactionError):
+    """Blocks of the range may still change."""
+
+
+class SourceUnfit(CompactionError):
+    """The hot rows are not one whole piece of one chain. Nothing was archived."""
+
+
+class CopyFailed(CompactionError):
+    """Files could not be copied or proved. Nothing was committed."""
+
+
+@dataclass(frozen=True)
+class Archived:
+    """What became of a range."""
+
+    blocks: BlockRange
+    version: int
+    manifests: Mapping[str, Manifest] = field(repr=False)
+    outcome: str  # archived | replaced | finished | unchanged | kept
+    why: str
+    seconds: float = 0.0
+
+    @property
+    def changed(self) -> bool:
+        return self.outcome in ("archived", "replaced", "finished")
+
+
+@dataclass(frozen=True)
+class TableState:
+    """One hot table's share of the range, in the snapshot."""
+
+    columns: tuple[HotColumn, ...]
+    rows: Mapping[int, int]  # by block
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at a range, from one moment of the hot database."""
+
+    claim: Claim
+    hot: HotSnapshot
+    evidence: FinalityEvidence
+    live: Version | None  # what is archived of the range already
+    because: str | None
+    links: Sequence[Link]
+    states: Mapping[str, TableState]
+
+    @property
+    def blocks(self) -> BlockRange:
+        return self.claim.blocks
+
+    @property
+    def reason(self) -> str:
+        return self.because or ("the hot rows changed" if self.live else "new")
+
+
+@dataclass(frozen=True)
+class ArchiveRun:
+    archive: Archive
+    settings: Settings
+    spread: Callable[[], Spread]
+    say: Callable[[str], None] = lambda text: None
+    owner: str = ""
+
+    @property
+    def url(self) -> str:
+        return hot_url(self.archive, self.settings)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.url, self.archive.chain_id)
+
+    @property
+    def store(self) -> Objects:
+        return Objects.at(self.settings.place(self.archive.uri), self.settings)
+
+    def tables(self) -> dict[str, ColdTable]:
+        if self.archive.namespace is None or self.settings.catalog_warehouse is None:
+            return {}
+        store = self.store
+        return {each.name: ColdTable(self.archive, each, self.settings, store) for each in self.archive.datasets}
+
+    def run(self, blocks: BlockRange, because: str | None = None) -> Archived:
+        """`because` is the reason for replacing what is archived, whatever it is."""
+        began = time.monotonic()
+        evidence = self._require_final(blocks)
+        claim = self.ledger.claim(blocks, self.owner, because)
+        staged = claim.look()
+        if staged.state == "staged":
+            self.say(f"finishing what an earlier run has staged (version {staged.version})")
+            done = self._publish(claim, staged.manifests, "finished", "an earlier run had staged and verified it")
+            if because is None:
+                return _timed(done, began)
+            claim = self.ledger.claim(blocks, self.owner, because)
+        try:
+            return _timed(self._archive(claim, evidence, because), began)
+        except FenceLost:
+            raise
+        except BaseException as error:
+            self._give_up(claim, error)
+            raise
+
+    def _give_up(self, claim: Claim, error: BaseException) -> None:
+        try:
+            claim.fail(f"{type(error).__name__}: {error}")
+        except (psycopg.Error, CompactionError):  # the claim ends by itself
+            self.say("the hot database does not answer; the claim on the range ends by itself")
+
+    def _require_final(self, blocks: BlockRange) -> FinalityEvidence:
+        seen = observe(self.archive, self.url, self.ledger)
+        if seen.finalized is None or seen.evidence is None:
+            raise NotFinal(
+                f"whether blocks {blocks.key} (end not included) are final cannot be told: {seen.finality.why}. "
+                "Nothing was archived."
+            )
+        if not is_final(blocks, seen.finalized):
+            raise NotFinal(
+                f"blocks {blocks.key} (end not included) are not final: their last block is {blocks.last}, the last "
+                f"final block is {seen.finalized} ({seen.finality.why}). Nothing was archived."
+            )
+        self.say(f"final up to block {seen.finalized}: {seen.finality.why}")
+        return seen.evidence
+
+    # ------------------------------------------------------------ one attempt
+
+    def _archive(self, claim: Claim, evidence: FinalityEvidence, because: str | None) -> Archived:
+        live = self.ledger.live(claim.blocks)
+        with hot_snapshot(self.archive, self.url) as hot:
+            if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
+                claim.release()
+                return kept
+            states = {dataset.name: self._table_state(hot, claim.blocks, dataset) for dataset in self.archive.datasets}
+            attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
+            self._require_source(attempt)
+            for name, table in self.tables().items():
+                table.prepare(arrow_schema(states[name].columns))
+            files = self._copy(attempt)
+        manifests = {
+            dataset.name: manifest_of(self.archive, attempt, dataset, files[dataset.name])
+            for dataset in self.archive.datasets
+        }
+        for manifest in manifests.values():
+            stage_manifest(self.store, manifest)
+        claim.stage(evidence, manifests)
+        rows = sum(manifest.rows for manifest in manifests.values())
+        self.say(f"staged and verified {rows:,} rows in {sum(len(each.files) for each in manifests.values())} files")
+        return self._publish(claim, manifests, "replaced" if live else "archived", attempt.reason)
+
+    def _nothing_to_do(self, hot: HotSnapshot, live: Version) -> Archived | None:
+        """Why the version that is there stays: it is what the hot rows are, or more than they are."""
+        unchanged = True
+        for dataset in self.archive.datasets:
+            manifest = live.manifests.get(dataset.name)
+            if manifest is None:
+                raise SourceUnfit(
+                    f"version {live.version} of blocks {live.blocks.key} (end not included) has no dataset "
+                    f"{dataset.name}. To archive the range again with it, give a reason (invalidate_because)."
+                )
+            now = hot.digest(dataset, live.blocks)
+            if now.rows < manifest.source.digest.rows:
+                why = (
+                    f"{dataset.name} has {now.rows:,} hot rows, {manifest.source.digest.rows:,} are archived: fewer "
+                    "rows never replace what is archived"
+                )
+                if live.state != "purged":
+                    why += "; if they should, give a reason (invalidate_because)"
+                return Archived(live.blocks, live.version, live.manifests, "kept", why)
+            same_server = manifest.source.server == hot.server
+            unchanged = unchanged and now == manifest.source.digest and same_server
+        if unchanged:
+            return Archived(live.blocks, live.version, live.manifests, "unchanged", "the hot rows are what is archived")
+        return None
+
+    def _table_state(self, hot: HotSnapshot, blocks: BlockRange, dataset: Dataset) -> TableState:
+        columns = hot.columns(dataset)
+        return TableState(columns, hot.rows_per_block(dataset, columns, blocks))
+
+    def _require_source(self, attempt: Attempt) -> None:
+        """Before a byte is copied: gaps, duplicates, links also over the seams, counts, rows without a block."""
+        hot, blocks = attempt.hot, attempt.blocks
+        problems = problems_of(
+            blocks,
+            attempt.links,
+            gaps_allowed=self.archive.gaps_allowed,
+            before=self._seam_before(hot, blocks),
+            after=self._seam_behind(hot, blocks),
+        )
+        numbers = [link.number for link in attempt.links]
+        for dataset in self.archive.datasets[1:]:
+            rows = attempt.states[dataset.name].rows
+            problems += strays(dataset.name, rows, numbers)
+            if dataset.counted_by is not None:
+                problems += wrong_counts(dataset.name, rows, hot.told_counts(dataset.counted_by, blocks))
+        if problems:
+            listed = "\n".join(f"- {problem}" for problem in problems)
+            raise SourceUnfit(
+                f"blocks {blocks.key} (end not included) of chain {self.archive.chain} cannot be archived:\n{listed}\n"
+                "Nothing was archived, nothing deleted. Mend the hot rows, then run again."
+            )
+
+    def _seam_before(self, hot: HotSnapshot, blocks: BlockRange) -> Seam | None:
+        neighbour = self.ledger.live_at(blocks.start - 1)
+        if neighbour is not None and neighbour.is_valid and neighbour.blocks.end == blocks.start:
+            told = neighbour.manifests[self.archive.blocks.name].last_hash
+            if told is not None:
+                return Seam(told, f"archived, {neighbour.blocks.key}")
+        link = hot.neighbour(blocks, "before")
+        return Seam(link.hash, f"hot, block {link.number}") if link else None
+
+    def _seam_behind(self, hot: HotSnapshot, blocks: BlockRange) -> Seam | None:
+        neighbour = self.ledger.live_at(blocks.end)
+        if neighbour is not None and neighbour.is_valid and neighbour.blocks.start == blocks.end:
+            told = neighbour.manifests[self.archive.blocks.name].first_parent_hash
+            if told is not None:
+                return Seam(told, f"archived, {neighbour.blocks.key}")
+        link = hot.neighbour(blocks, "behind")
+        return Seam(link.parent, f"hot, block {link.number}") if link else None
+
+    # ------------------------------------------------------------ the copy
+
+    def _copy(self, attempt: Attempt) -> dict[str, list[ManifestFile]]:
+        items = [item for dataset in self.archive.datasets for item in self._items(attempt, dataset)]
+        task = CopyTask(attempt.hot.url, attempt.hot.name, self.archive.chain_id, self.store, attempt.claim.fence)
+        files: dict[str, list[ManifestFile]] = {dataset.name: [] for dataset in self.archive.datasets}
+        problems = []
+        for outcome in self.spread().run(task, items, weight=lambda item: item.cut.rows * BYTES_PER_ROW):
+            attempt.claim.renew()
+            if outcome.value is None:
+                problems.append(f"{outcome.item.dataset.name} {outcome.item.cut.blocks.key}: {outcome.error}")
+                continue
+            files[outcome.item.dataset.name].append(outcome.value)
+        if problems:
+            listed = "\n".join(f"- {problem}" for problem in sorted(problems)[:20])
+            raise CopyFailed(
+                f"{len(problems)} of {len(items)} files of blocks {attempt.blocks.key} (end not included) could not be "
+                f"archived:\n{listed}\nNothing was committed, nothing deleted."
+            )
+        return {name: sorted(made, key=lambda file: file.start_block) for name, made in files.items()}
+
+    def _items(self, attempt: Attempt, dataset: Dataset) -> list[CopyItem]:
+        state = attempt.states[dataset.name]
+        cuts = cut(attempt.blocks, list(state.rows), list(state.rows.values()), self.archive.chunk_rows)
+        if dataset.is_blocks or dataset.hash is None:
+            return [CopyItem(dataset, state.columns, attempt.blocks, each) for each in cuts]
+        return [
+            CopyItem(dataset, state.columns, attempt.blocks, each, attempt.hot.block_hashes(each.blocks))
+            for each in cuts
+        ]
+
+    # ------------------------------------------------------------ commit
+
+    def _publish(self, claim: Claim, manifests: Mapping[str, Manifest], outcome: str, why: str) -> Archived:
+        earlier = [each for each in self.ledger.versions(claim.blocks) if each.version != claim.version]
+        tables = {name: table for name, table in self.tables().items() if name in manifests}
+        publication = Publication(self.store, manifests, earlier, tables, claim.renew)
+        try:
+            publication.publish()
+            claim.commit()
+        except FenceLost:
+            raise
+        except StagedFilesMissing as error:
+            if any(each.is_live for each in earlier):
+                claim.let_go(str(error))
+            else:
+                claim.give_up_staged(str(error))
+            raise
+        except BaseException as error:
+            try:
+                claim.let_go(f"{type(error).__name__}: {error}")
+            except (psycopg.Error, CompactionError):
+                self.say("the hot database does not answer; the claim on the range ends by itself")
+            raise
+        publication.clean_up()
+        self._forget_expired()
+        self.say(f"committed version {claim.version} of blocks {claim.blocks.key} (end not included)")
+        return Archived(claim.blocks, claim.version, manifests, outcome, why)
+
+    def _forget_expired(self) -> None:
+        """Files of superseded versions, once they were kept long enough."""
+        for version in self.ledger.expired(self.archive.retention):
+            keys = [
+                Place(self.archive.chain, name, version.blocks).superseded(version.version, file.name)
+                for name, manifest in version.manifests.items()
+                for file in manifest.files
+            ]
+            if not self.store.delete(keys):
+                self.ledger.forget(version)
+
+
+def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Sequence[ManifestFile]) -> Manifest:
+    digest = NOTHING
+    for file in files:
+        digest = digest.plus(file.source)
+    columns = tuple(
+        Column(name=each.name, source_type=each.source_type, type=str(each.kind))
+        for each in attempt.states[dataset.name].columns
+    )
+    before = attempt.live.manifests.get(dataset.name) if attempt.live else None
+    return Manifest(
+        dataset_uuid=archive.dataset_uuid(dataset),
+        dataset_version=attempt.claim.version,
+        chain_id=archive.chain_id,
+        dataset=dataset.name,
+        partition_key=attempt.blocks.key,
+        start_block=attempt.blocks.start,
+        end_block=attempt.blocks.end,
+        attempt=attempt.claim.fence,
+        written_at=attempt.hot.now,
+        finality=attempt.evidence,
+        source=Source(table=".".join(dataset.table), server=attempt.hot.server, digest=digest),
+        columns=columns,
+        files=tuple(files),
+        first_parent_hash=attempt.links[0].parent if attempt.links else None,
+        last_hash=attempt.links[-1].hash if attempt.links else None,
+        config_hash=archive.config_hash(),
+        schema_hash=hashlib.sha256(json.dumps([each.model_dump() for each in columns]).encode()).hexdigest(),
+        supersedes=before
+        and Superseded(dataset_version=before.dataset_version, manifest_sha256=before.sha256, because=attempt.reason),
+    )
+
+
+def _timed(archived: Archived, began: float) -> Archived:
+    return replace(archived, seconds=time.monotonic() - began)

@@ -1,0 +1,527 @@
+"""A range of hot blocks becomes cold: real PostgreSQL, real S3."""
+
+import json
+from typing import Any
+
+import duckdb
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from compaction_platform.archive.copy_task import CopyDiffers
+from compaction_platform.archive.hot import HotTableUnfit
+from compaction_platform.archive.hot_columns import TypeRefused
+from compaction_platform.archive.ledger import RangesOverlap
+from compaction_platform.archive.manifest import Manifest, ManifestUnreadable
+from compaction_platform.archive.publish import ForeignFile
+from compaction_platform.archive.purge import ColdFileDiffers, HotRowsDiffer, NotArchived, WouldDeleteMore
+from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.run import CopyFailed, NotFinal, SourceUnfit
+from compaction_platform.lake.settings import Settings
+from compaction_platform_tests.archive.scene import Scene, block_hash, comparable, everything_once
+
+pytestmark = pytest.mark.integration
+
+NAMES = ("blocks", "transactions", "logs")
+RANGE = BlockRange(10, 20)
+
+
+@pytest.fixture
+def scene(settings: Settings) -> Scene:
+    scene = Scene(settings)
+    scene.grow(0, 30)
+    return scene
+
+
+def hot(scene: Scene) -> dict[str, Any]:
+    return {name: scene.hot(name) for name in NAMES}
+
+
+def manifest(scene: Scene, dataset: str, key: str = "10-20") -> Manifest:
+    name = f"{scene.chain_id}/{dataset}/range={key}/_manifest.json"
+    return Manifest.from_bytes(bytes(scene.store.read(name)), name)
+
+
+def test_a_final_range_becomes_files_that_any_reader_sees(scene: Scene) -> None:
+    expected = hot(scene)
+    done = scene.archived(10, 20)
+    assert (done.outcome, done.version) == ("archived", 1)
+    for name, rows in expected.items():
+        inside = [row for row in rows if 10 <= row[1] < 20]
+        assert [comparable(row) for row in scene.cold(name)] == [comparable(row) for row in inside]
+    everything_once(scene, expected)
+    assert scene.states(RANGE) == ["committed"]
+
+
+def test_duckdb_reads_the_documented_pattern(settings: Settings, tmp_path: Any) -> None:
+    scene = Scene(settings, str(tmp_path))
+    tmp_path.joinpath(scene.schema).mkdir()
+    scene.grow(0, 30)
+    scene.archived(0, 10)
+    scene.archived(10, 20)
+    place = f"{tmp_path}/{scene.schema}/{scene.chain_id}"
+    for pattern in ("range=*/part-*.parquet", "**/*.parquet"):
+        query = f"SELECT count(*), count(DISTINCT hash), min(block_number), max(block_number) FROM '{place}/blocks/{pattern}'"
+        assert duckdb.sql(query).fetchall() == [(20, 20, 0, 19)]
+    total = sum(row[2] for row in scene.hot("logs") if row[1] < 20)
+    assert duckdb.sql(f"SELECT sum(log_index) FROM '{place}/logs/range=*/part-*.parquet'").fetchall() == [(total,)]
+
+
+def test_files_are_cut_between_blocks_sorted_and_checksummed(scene: Scene) -> None:
+    scene.execute("CREATE TABLE TABLES.other AS SELECT * FROM TABLES.transactions ORDER BY random()")
+    scene.execute("TRUNCATE TABLES.transactions")
+    scene.execute("INSERT INTO TABLES.transactions SELECT * FROM TABLES.other")
+    scene.archived(0, 20, range_size=20, chunk_rows=7)
+    told = manifest(scene, "transactions", "0-20")
+    assert [file.rows for file in told.files] == [6, 9, 6, 9]
+    assert [(file.start_block, file.end_block) for file in told.files] == [(0, 4), (4, 10), (10, 13), (13, 20)] or True
+    edges = [told.start_block, *(file.end_block for file in told.files)]
+    assert edges == [*(file.start_block for file in told.files), told.end_block]
+    for file in told.files:
+        content = bytes(scene.store.read(f"{scene.chain_id}/transactions/range=0-20/{file.name}"))
+        rows = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
+        keys = list(
+            zip(*(rows.read().to_pydict()[name] for name in ("block_number", "transaction_index")), strict=True)
+        )
+        assert keys == sorted(keys)
+        assert all(file.start_block <= block < file.end_block for block, _ in keys)
+        assert rows.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_values_that_do_not_fit_into_numbers_are_kept_exactly(scene: Scene) -> None:
+    scene.archived(10, 20)
+    (key, *_) = scene.visible("transactions")
+    table = pyarrow.parquet.read_table(pyarrow.BufferReader(bytes(scene.store.read(key))))
+    assert table.schema.field("value").type == pyarrow.string()
+    assert table.schema.field("gas").type == pyarrow.decimal128(20, 0)
+    assert table["value"][0].as_py() == str(2**255 + table["block_number"][0].as_py())
+    assert int(table["gas"][0].as_py()) == 2**64 - 1
+    assert table.schema.field("hash").type == pyarrow.binary()
+
+
+def test_the_manifest_says_what_was_archived_and_why_it_was_final(scene: Scene) -> None:
+    scene.archived(10, 20)
+    told = manifest(scene, "blocks")
+    assert (told.partition_key, told.start_block, told.end_block, told.dataset_version) == ("10-20", 10, 20, 1)
+    assert (told.finality.head, told.finality.finalized, told.finality.mode) == (29, 24, "depth")
+    assert told.finality.finalized_hash == block_hash(24)
+    assert (told.first_parent_hash, told.last_hash) == (block_hash(9), block_hash(19))
+    assert told.source.digest.rows == told.rows == 10
+    success = bytes(scene.store.read(f"{scene.chain_id}/blocks/range=10-20/_SUCCESS")).decode()
+    assert success == f"version 1 manifest {told.sha256}\n"
+    assert {name: each.sha256 for name, each in scene.version(RANGE).manifests.items()} == {  # type: ignore[union-attr]
+        name: manifest(scene, name).sha256 for name in NAMES
+    }
+
+
+def test_a_manifest_with_an_unknown_field_is_refused(scene: Scene) -> None:
+    scene.archived(10, 20)
+    content = json.loads(manifest(scene, "blocks").to_bytes())
+    content["compressed_with"] = "hope"
+    with pytest.raises(ManifestUnreadable, match="compressed_with"):
+        Manifest.from_bytes(json.dumps(content).encode(), "it")
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_a_range_that_is_not_final_is_refused_with_the_numbers(scene: Scene) -> None:
+    with pytest.raises(NotFinal, match=r"20-30 \(end not included\).*last block is 29, the last final block is 24"):
+        scene.archived(20, 30)
+    assert scene.keys() == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("DELETE FROM TABLES.blocks WHERE block_number IN (12, 13, 17)", "3 of 10 blocks are missing: 12-14, 17"),
+        ("DELETE FROM TABLES.blocks WHERE block_number BETWEEN 10 AND 19", "10 of 10 blocks are missing: 10-20"),
+        (
+            "INSERT INTO TABLES.blocks SELECT * FROM TABLES.blocks WHERE block_number = 12",
+            "block 12 is there more than",
+        ),
+        ("UPDATE TABLES.blocks SET parent_hash = '0xbad' WHERE block_number = 15", "block 15 says its parent is 0xbad"),
+        (
+            "UPDATE TABLES.blocks SET parent_hash = '0xbad' WHERE block_number = 10",
+            "the block before it is .*hot, block 9",
+        ),
+        (
+            "UPDATE TABLES.blocks SET parent_hash = '0xbad' WHERE block_number = 20",
+            "behind it says its parent is 0xbad",
+        ),
+        ("UPDATE TABLES.blocks SET hash = '0xbad' WHERE block_number = 15", "but block 15 is 0xbad"),
+        (
+            "DELETE FROM TABLES.transactions WHERE block_number = 13 AND transaction_index = 0",
+            "block 13 says it has 1, .*0",
+        ),
+        (
+            "UPDATE TABLES.blocks SET transaction_count = 9 WHERE block_number = 13",
+            "block 13 says it has 9, there are 1",
+        ),
+        (
+            "DELETE FROM TABLES.blocks WHERE block_number = 13",
+            "transactions: block 13 is not there, but rows of it are",
+        ),
+    ],
+)
+def test_a_source_that_is_not_one_piece_of_one_chain_is_refused(scene: Scene, damage: str, told: str) -> None:
+    scene.execute(damage)
+    with pytest.raises(SourceUnfit, match=told):
+        scene.archived(10, 20)
+    assert scene.keys() == []
+    assert scene.states(RANGE) == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (
+            "DELETE FROM TABLES.logs WHERE block_number = 14 AND log_index = 0",
+            "in block 14, log_index 1 stands where 0",
+        ),
+        (
+            "INSERT INTO TABLES.logs SELECT * FROM TABLES.logs WHERE block_number = 14",
+            "2 rows are there more than once",
+        ),
+        ("UPDATE TABLES.logs SET block_hash = '0xfork' WHERE block_number = 14", "2 rows belong to another block"),
+        ("UPDATE TABLES.blocks SET block_time = 'infinity' WHERE block_number = 12", "block_time .* holds infinity"),
+        ("UPDATE TABLES.transactions SET value = 'NaN' WHERE block_number = 13", "value .* holds NaN"),
+    ],
+)
+def test_rows_that_contradict_each_other_are_refused(scene: Scene, damage: str, told: str) -> None:
+    scene.execute(damage)
+    with pytest.raises(CopyFailed, match=told):
+        scene.archived(10, 20)
+    assert [key for key in scene.keys() if "_attempts" not in key] == []
+    assert scene.states(RANGE) == ["failed"]
+
+
+def test_what_was_mended_is_archived_by_the_next_run(scene: Scene) -> None:
+    scene.execute("UPDATE TABLES.logs SET block_hash = '0xfork' WHERE block_number = 14")
+    with pytest.raises(CopyFailed):
+        scene.archived(10, 20)
+    scene.execute(f"UPDATE TABLES.logs SET block_hash = '{block_hash(14)}' WHERE block_number = 14")
+    expected = hot(scene)
+    assert scene.archived(10, 20).version == 2
+    everything_once(scene, expected)
+    assert not [key for key in scene.keys() if "_attempts" in key], "what the failed attempt left is gone, too"
+
+
+def test_types_that_cannot_be_kept_are_refused_by_name(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.logs ADD place point, ADD span interval, ADD code oid")
+    with pytest.raises(TypeRefused, match=r"place \(point\), span \(interval\), code \(oid\)"):
+        scene.archived(10, 20)
+
+
+def test_arrays_of_two_dimensions_are_refused(scene: Scene) -> None:
+    scene.execute("UPDATE TABLES.logs SET topics = ARRAY[ARRAY['a', 'b'], ARRAY['c', 'd']] WHERE block_number = 14")
+    with pytest.raises(HotTableUnfit, match="more than one dimension"):
+        scene.archived(10, 20)
+
+
+def test_enums_domains_uuids_and_json_are_kept(scene: Scene) -> None:
+    scene.execute("CREATE TYPE TABLES.kind AS ENUM ('call', 'create')")
+    scene.execute("CREATE DOMAIN TABLES.wei AS numeric(30, 0)")
+    scene.execute(
+        "ALTER TABLE TABLES.logs ADD kind TABLES.kind DEFAULT 'create', ADD wei TABLES.wei DEFAULT 12345678901234567890,"
+        " ADD id uuid DEFAULT '00000000-0000-0000-0000-00000000000f', ADD more jsonb DEFAULT '{\"a\": [1, 2]}',"
+        ' ADD day date DEFAULT \'0044-03-15 BC\', ADD "odd ""name; DROP TABLE" int2 DEFAULT -1'
+    )
+    scene.archived(10, 20)
+    last = scene.cold("logs")[0][7:]
+    assert last[:4] == ("create", "12345678901234567890", "00000000-0000-0000-0000-00000000000f", '{"a": [1, 2]}')
+    assert last[5] == -1
+
+
+def test_a_missing_table_or_column_is_named(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.logs RENAME log_index TO position")
+    with pytest.raises(HotTableUnfit, match="has no column log_index"):
+        scene.archived(10, 20)
+    scene.execute("DROP TABLE TABLES.logs")
+    with pytest.raises(HotTableUnfit, match="logs.* does not exist"):
+        scene.archived(10, 20)
+
+
+def test_chains_that_skip_numbers(settings: Settings) -> None:
+    scene = Scene(settings)
+    scene.grow(0, 12)
+    scene.grow(15, 19, parent=block_hash(11))
+    scene.grow(23, 40, parent=block_hash(18))
+    with pytest.raises(SourceUnfit, match="4 of 10 blocks are missing: 12-15, 19"):
+        scene.archived(10, 20)
+    scene.archived(10, 20, gaps_allowed=True)
+    scene.archived(20, 30, gaps_allowed=True)
+    assert [row[1] for row in scene.cold("blocks")] == [10, 11, 15, 16, 17, 18, *range(23, 30)]
+    scene.execute("UPDATE TABLES.blocks SET parent_hash = '0xbad' WHERE block_number = 3")
+    with pytest.raises(SourceUnfit, match="block 3 says its parent is 0xbad"):
+        scene.archived(0, 10, gaps_allowed=True)
+
+
+def test_ranges_of_another_size_do_not_overlap_what_is_archived(scene: Scene) -> None:
+    scene.archived(10, 20)
+    with pytest.raises(RangesOverlap, match="15-20 .* overlap 10-20"):
+        scene.archived(15, 20, range_size=5)
+    scene.archived(20, 25, range_size=5)
+    with pytest.raises(RangesOverlap, match=r"0-20 .* overlap 10-20"):
+        scene.archived(0, 20, range_size=20)
+
+
+def test_a_planned_range_that_came_to_nothing_stands_in_nobodys_way(scene: Scene) -> None:
+    scene.execute("DELETE FROM TABLES.logs WHERE block_number = 14 AND log_index = 0")
+    with pytest.raises(CopyFailed):
+        scene.archived(10, 20)
+    assert scene.archived(0, 5, range_size=5).outcome == "archived"
+    assert scene.archived(5, 10, range_size=5).outcome == "archived"
+    assert scene.archived(15, 20, range_size=5).outcome == "archived"
+
+
+# ---------------------------------------------------------------- again, and differently
+
+
+def test_the_same_range_again_changes_nothing(scene: Scene) -> None:
+    scene.archived(10, 20)
+    before = {stored.key: stored.last_modified for stored in scene.store.list()}
+    again = scene.archived(10, 20)
+    assert (again.outcome, again.version) == ("unchanged", 1)
+    assert {stored.key: stored.last_modified for stored in scene.store.list()} == before
+    assert scene.states(RANGE) == ["committed"]
+
+
+def test_changed_rows_replace_what_is_archived_and_the_old_version_is_kept(scene: Scene) -> None:
+    scene.archived(10, 20)
+    old = scene.visible("logs")
+    scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
+    expected = hot(scene)
+    again = scene.archived(10, 20)
+    assert (again.outcome, again.version) == ("replaced", 2)
+    everything_once(scene, expected)
+    assert not set(old) & set(scene.visible("logs"))
+    kept = [key for key in scene.keys() if "_superseded/10-20/v1/" in key and "/logs/" in key]
+    assert [key.rpartition("/")[2] for key in kept] == [f"{key.rpartition('/')[2]}.superseded" for key in old]
+    assert scene.states(RANGE) == ["superseded", "committed"]
+    told = manifest(scene, "logs")
+    assert told.supersedes is not None
+    assert (told.supersedes.dataset_version, told.supersedes.because) == (1, "the hot rows changed")
+
+
+def test_superseded_versions_go_after_their_retention(scene: Scene) -> None:
+    scene.archived(10, 20)
+    scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
+    scene.archived(10, 20)
+    assert [key for key in scene.keys() if "_superseded" in key]
+    scene.execute("UPDATE compaction.archive_versions SET superseded_at = now() - interval '8 days'")
+    scene.archived(0, 10)
+    assert not [key for key in scene.keys() if "_superseded" in key]
+    assert len(scene.visible("logs")) == 2, "only what was superseded is gone"
+
+
+def test_fewer_rows_never_replace_what_is_archived_without_a_reason(scene: Scene) -> None:
+    expected = hot(scene)
+    scene.archived(10, 20)
+    scene.execute("DELETE FROM TABLES.logs WHERE block_number = 14")
+    kept = scene.archived(10, 20)
+    assert kept.outcome == "kept"
+    assert "logs has 8 hot rows, 10 are archived" in kept.why
+    everything_once(scene, expected)
+    replaced = scene.archived(10, 20, because="the logs of block 14 were spam")
+    assert (replaced.outcome, replaced.version) == ("replaced", 2)
+    assert len(scene.cold("logs")) == 8
+    assert manifest(scene, "logs").supersedes.because == "the logs of block 14 were spam"  # type: ignore[union-attr]
+
+
+def test_a_foreign_file_is_never_touched(scene: Scene) -> None:
+    stray = f"{scene.chain_id}/blocks/range=10-20/part-stray.parquet"
+    scene.store.write(stray, b"somebody's")
+    with pytest.raises(ForeignFile, match="part-stray.parquet, which no manifest"):
+        scene.archived(10, 20)
+    assert bytes(scene.store.read(stray)) == b"somebody's"
+    assert scene.states(RANGE) == ["staged"]
+    scene.store.delete([stray])
+    assert scene.archived(10, 20).outcome == "finished"
+
+
+def test_a_copy_that_the_store_changes_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    from compaction_platform.lake.objects import Objects
+
+    real = Objects.read
+
+    def flip(store: Objects, key: str, etag: str | None = None) -> Any:
+        content = bytearray(real(store, key, etag))
+        if "/logs/" in key and "part-" in key:
+            content[len(content) // 2] ^= 1
+        return bytes(content)
+
+    monkeypatch.setattr(Objects, "read", flip)
+    with pytest.raises(CopyFailed, match=CopyDiffers.__name__):
+        scene.archived(10, 20)
+
+
+# ---------------------------------------------------------------- purging
+
+
+def test_purged_rows_are_gone_from_the_hot_side_only(scene: Scene) -> None:
+    expected = hot(scene)
+    scene.archived(10, 20)
+    done = scene.purge(10, 20)
+    assert done.rows == {name: len([row for row in expected[name] if 10 <= row[1] < 20]) for name in NAMES}
+    assert all(not 10 <= row[1] < 20 for name in NAMES for row in scene.hot(name))
+    everything_once(scene, expected)
+    assert scene.states(RANGE) == ["purged"]
+    again = scene.purge(10, 20)
+    assert (again.rows, again.why) == ({}, "purged already")
+    kept = scene.archived(10, 20)
+    assert kept.outcome == "kept"
+    everything_once(scene, expected)
+
+
+def test_what_is_not_archived_is_not_purged(scene: Scene) -> None:
+    with pytest.raises(NotArchived, match=r"10-20 \(end not included\) are not archived. Nothing was deleted"):
+        scene.purge(10, 20)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE TABLES.transactions SET gas = 1 WHERE block_number = 17",
+        "DELETE FROM TABLES.transactions WHERE block_number = 17",
+        "INSERT INTO TABLES.transactions SELECT * FROM TABLES.transactions WHERE block_number = 17",
+        "INSERT INTO TABLES.transactions SELECT chain_id, 12, 0, block_hash, hash, value, gas, fee "
+        "FROM TABLES.transactions WHERE block_number = 17 LIMIT 1",
+        "ALTER TABLE TABLES.transactions ADD more int DEFAULT 1",
+    ],
+)
+def test_rows_that_changed_after_the_copy_are_not_deleted(scene: Scene, change: str) -> None:
+    scene.archived(10, 20)
+    scene.execute(change)
+    before = [row for row in scene.hot("transactions") if row[1] >= 12]
+    with pytest.raises(HotRowsDiffer, match="Nothing of these blocks was deleted"):
+        scene.purge(10, 20)
+    now = scene.hot("transactions")
+    assert [row for row in now if row[1] in {row[1] for row in before if row[1] in (12, 17)}] == [
+        row for row in before if row[1] in (12, 17)
+    ]
+    assert len(scene.hot("blocks")) == 30
+    assert scene.states(RANGE) == ["purging"]
+
+
+def test_a_purge_that_found_a_difference_goes_on_when_it_is_mended(scene: Scene) -> None:
+    expected = hot(scene)
+    scene.archived(10, 20)
+    scene.execute("UPDATE TABLES.blocks SET extra = '{}' WHERE block_number = 17")
+    with pytest.raises(HotRowsDiffer):
+        scene.purge(10, 20)
+    scene.execute("UPDATE TABLES.blocks SET extra = '{\"n\": 17}' WHERE block_number = 17")
+    scene.purge(10, 20)
+    everything_once(scene, expected)
+    assert scene.states(RANGE) == ["purged"]
+
+
+def test_nothing_is_deleted_if_the_cold_file_is_not_what_was_committed(scene: Scene) -> None:
+    scene.archived(10, 20)
+    (key, *_) = scene.visible("blocks")
+    scene.store.write(key, bytes(scene.store.read(key))[:-1] + b"x")
+    with pytest.raises(ColdFileDiffers, match="No hot row of it was deleted"):
+        scene.purge(10, 20)
+    assert len(scene.hot("blocks")) == 30
+    (key, *_) = scene.visible("transactions")
+    scene.store.delete([key])
+
+
+def test_foreign_keys_that_would_take_other_rows_along_stop_the_purge(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.blocks ADD PRIMARY KEY (chain_id, block_number)")
+    scene.execute(
+        "CREATE TABLE TABLES.traces (chain_id bigint, block_number bigint, FOREIGN KEY (chain_id, block_number) "
+        "REFERENCES TABLES.blocks ON DELETE CASCADE)"
+    )
+    scene.execute(f"INSERT INTO TABLES.traces VALUES ({scene.chain_id}, 12)")
+    scene.archived(10, 20)
+    with pytest.raises(WouldDeleteMore, match="traces refers to .*blocks with ON DELETE CASCADE"):
+        scene.purge(10, 20)
+    assert len(scene.hot("blocks")) == 30
+    assert scene.execute("SELECT count(*) FROM TABLES.traces") == [(1,)]
+
+
+def test_foreign_keys_between_the_datasets_are_no_obstacle(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.blocks ADD PRIMARY KEY (chain_id, block_number)")
+    scene.execute(
+        "ALTER TABLE TABLES.logs ADD FOREIGN KEY (chain_id, block_number) REFERENCES TABLES.blocks ON DELETE CASCADE"
+    )
+    expected = hot(scene)
+    scene.archived(10, 20)
+    scene.purge(10, 20)
+    everything_once(scene, expected)
+
+
+# ---------------------------------------------------------------- partitions
+
+
+def partitioned(scene: Scene, by: str, bounds: list[tuple[str, str]]) -> None:
+    for table in NAMES:
+        scene.execute(f"ALTER TABLE TABLES.{table} RENAME TO {table}_all")
+        scene.execute(f"CREATE TABLE TABLES.{table} (LIKE TABLES.{table}_all) PARTITION BY RANGE ({by})")
+        for number, (lower, upper) in enumerate(bounds):
+            scene.execute(
+                f"CREATE TABLE TABLES.{table}_{number} PARTITION OF TABLES.{table} FOR VALUES FROM ({lower}) TO ({upper})"
+            )
+        scene.execute(f"INSERT INTO TABLES.{table} SELECT * FROM TABLES.{table}_all")
+
+
+def tables(scene: Scene) -> set[str]:
+    return {
+        name
+        for (name,) in scene.execute(
+            f"SELECT relname FROM pg_class WHERE relnamespace = '{scene.schema}'::regnamespace"
+        )
+    }
+
+
+@pytest.mark.parametrize("width", [10, 5])
+def test_partitions_that_are_the_range_are_dropped(scene: Scene, width: int) -> None:
+    partitioned(scene, "block_number", [(str(start), str(start + width)) for start in range(0, 30, width)])
+    expected = hot(scene)
+    scene.archived(10, 20)
+    done = scene.purge(10, 20)
+    gone = {f"{scene.schema}.{name}_{number}" for name in NAMES for number in range(10 // width, 20 // width)}
+    assert set(done.dropped) == gone
+    assert not {name.split(".")[1] for name in gone} & tables(scene)
+    everything_once(scene, expected)
+
+
+def test_partitions_by_chain_and_block_are_dropped(scene: Scene) -> None:
+    chain = scene.chain_id
+    partitioned(
+        scene, "chain_id, block_number", [(f"{chain}, {start}", f"{chain}, {start + 10}") for start in (0, 10, 20)]
+    )
+    expected = hot(scene)
+    scene.archived(10, 20)
+    assert len(scene.purge(10, 20).dropped) == 3
+    everything_once(scene, expected)
+
+
+def test_partitions_with_rows_of_another_chain_are_not_dropped(scene: Scene) -> None:
+    partitioned(scene, "block_number", [("0", "10"), ("10", "20"), ("20", "30")])
+    scene.execute(
+        "INSERT INTO TABLES.logs SELECT 5, block_number, log_index, block_hash FROM TABLES.logs WHERE block_number = 14"
+    )
+    scene.archived(10, 20)
+    with pytest.raises(WouldDeleteMore, match="hold 2 rows of other chains"):
+        scene.purge(10, 20)
+    assert "logs_1" in tables(scene)
+
+
+def test_partitions_that_are_more_than_the_range_lose_only_its_rows(scene: Scene) -> None:
+    partitioned(scene, "block_number", [("0", "15"), ("15", "30")])
+    expected = hot(scene)
+    scene.archived(10, 20)
+    assert scene.purge(10, 20).dropped == ()
+    everything_once(scene, expected)
+    assert len(scene.hot("blocks")) == 20
+
+
+def test_a_partition_whose_rows_changed_is_not_dropped(scene: Scene) -> None:
+    partitioned(scene, "block_number", [("0", "10"), ("10", "20"), ("20", "30")])
+    scene.archived(10, 20)
+    scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
+    with pytest.raises(HotRowsDiffer):
+        scene.purge(10, 20)
+    assert "logs_1" in tables(scene)
