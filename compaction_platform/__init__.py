@@ -8,12 +8,13 @@ parts of the package, do not pay for Dagster.
 from typing import Any
 
 _COMPONENTS = {
+    "ColdRanges": "compaction_platform.archive.component",
     "CompactedDirectory": "compaction_platform.compact.component",
     "LakeFoundation": "compaction_platform.lake.component",
     "MergedTable": "compaction_platform.merge.component",
 }
 
-__all__ = ["CompactedDirectory", "LakeFoundation", "MergedTable"]
+__all__ = ["ColdRanges", "CompactedDirectory", "LakeFoundation", "MergedTable"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import uuid
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 
 from compaction_platform.archive.finality import FinalityRule
@@ -50,7 +50,7 @@ class Archive:
     max_lag: timedelta = timedelta(days=1)
     hot_variable: str | None = None  # names of environment variables
     node_variable: str | None = None
-    sampled_blocks: int = field(default=8, repr=False)
+    sampled_ranges: int = 8  # whose last blocks a node is asked for, to find reorganisations
 
     @property
     def chain(self) -> str:

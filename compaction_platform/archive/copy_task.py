@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from compaction_platform.archive.chain import Dataset
 from compaction_platform.archive.cuts import Cut
-from compaction_platform.archive.hot import ROW_HASH, select_rows
+from compaction_platform.archive.hot import ROW_DIMENSIONS, ROW_HASH, select_rows
 from compaction_platform.archive.hot_columns import HotColumn, converted
 from compaction_platform.archive.layout import Place, file_name
 from compaction_platform.archive.manifest import Digest, ManifestFile
@@ -105,6 +105,8 @@ def read_rows(url: str, snapshot: str, chain_id: int, item: CopyItem) -> tuple[p
             f"{item.dataset.name}: {found.num_rows:,} rows in blocks {item.cut.blocks.key} (end not included), but "
             f"{item.cut.rows:,} were counted in the same snapshot."
         )
+    if ROW_DIMENSIONS in found.column_names and (pyarrow.compute.max(found[ROW_DIMENSIONS]).as_py() or 1) > 1:
+        raise RowsUnfit(f"{item.dataset.name} has arrays of more than one dimension; Parquet has none.")
     return converted(found, item.columns), digest
 
 
@@ -122,7 +124,7 @@ def in_key_order(dataset: Dataset, rows: pyarrow.Table) -> pyarrow.Table:
         if rows[name].null_count:
             raise RowsUnfit(f"{dataset.name}: {rows[name].null_count:,} rows have no {name}, a part of their key.")
     if not _is_sorted(rows, dataset.key):
-        rows = rows.take(pyarrow.compute.sort_indices(rows, [(name, "ascending") for name in dataset.key]))
+        rows = rows.take(_sorted_places(rows, dataset.key))
     keys = rows.select(dataset.key)
     same = _same_as_next(keys)
     if same.any():
@@ -146,6 +148,12 @@ def _is_sorted(rows: pyarrow.Table, key: tuple[str, ...]) -> bool:
             return False
         undecided &= values[1:] == values[:-1]
     return True
+
+
+def _sorted_places(rows: pyarrow.Table, key: tuple[str, ...]) -> pyarrow.Array:
+    if all(pyarrow.types.is_integer(rows[name].type) for name in key):  # quick where long runs are in order
+        return pyarrow.array(numpy.lexsort([rows[name].to_numpy() for name in reversed(key)]))
+    return pyarrow.compute.sort_indices(rows, [(name, "ascending") for name in key])
 
 
 def _same_as_next(keys: pyarrow.Table) -> Any:

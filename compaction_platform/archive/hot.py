@@ -27,6 +27,8 @@ from compaction_platform.lake.settings import Settings
 
 ROW = "compaction_row"  # our name for a row in SQL; a column of this name would hide it
 ROW_HASH = "compaction_row_hash"
+ROW_DIMENSIONS = "compaction_row_dimensions"
+OURS = {ROW, ROW_HASH, ROW_DIMENSIONS}
 CONNECTION = {"connect_timeout": 10, "application_name": "compaction_platform", "keepalives_idle": 30}
 MILLISECONDS_BEGIN = 10**11  # a Unix time beyond is in milliseconds
 
@@ -45,10 +47,14 @@ class NoBlocks(CompactionError):
 
 def hot_url(archive: Archive, settings: Settings) -> str:
     """The address of the hot database, password and all: never show it."""
-    if archive.hot_variable is not None:
-        url = os.environ.get(archive.hot_variable)
+    return url_of(archive.hot_variable, settings)
+
+
+def url_of(variable: str | None, settings: Settings) -> str:
+    if variable is not None:
+        url = os.environ.get(variable)
         if not url:
-            raise HotUnreachable(f"the variable {archive.hot_variable}, which names the hot database, is not set.")
+            raise HotUnreachable(f"the variable {variable}, which should hold the hot database's address, is not set.")
         return url
     settings.require("hot_postgres_url", purpose="the hot database")
     assert settings.hot_postgres_url is not None  # noqa: S101 (for the type checker; require() has seen to it)
@@ -102,6 +108,15 @@ def select_rows(dataset: Dataset, columns: Sequence[HotColumn], chain_id: int, b
         name = sql.Identifier(column.name)
         listed.append(sql.SQL("{row}.{name}{cast} AS {name}").format(row=row, name=name, cast=cast))
     hashed = sql.SQL("hash_record_extended({row}, 0) AS {name}").format(row=row, name=sql.Identifier(ROW_HASH))
+    # The driver makes one list of an array of two dimensions and says nothing.
+    arrays = [
+        sql.SQL("array_ndims({row}.{name})").format(row=row, name=sql.Identifier(column.name))
+        for column in columns
+        if column.is_array
+    ]
+    if arrays:
+        most = sql.SQL("greatest({arrays}) AS {name}")
+        listed.append(most.format(arrays=sql.SQL(", ").join(arrays), name=sql.Identifier(ROW_DIMENSIONS)))
     query = sql.SQL("SELECT {columns} FROM {table} AS {row} WHERE {condition}").format(
         columns=sql.SQL(", ").join([*listed, hashed]),
         table=table_of(dataset),
@@ -142,8 +157,8 @@ class HotSnapshot:
         with adbc_driver_postgresql.dbapi.connect(self.url) as connection, connection.cursor() as cursor:
             cursor.execute(everything)
             schema = cursor.fetch_arrow_table().schema
-        if {ROW, ROW_HASH} & set(schema.names):
-            raise HotTableUnfit(f"{'.'.join(dataset.table)} has a column named {ROW} or {ROW_HASH}: these are ours.")
+        if taken := OURS & set(schema.names):
+            raise HotTableUnfit(f"{'.'.join(dataset.table)} has a column {', '.join(taken)}: such names are ours.")
         enums = self.connection.execute("SELECT typname FROM pg_type GROUP BY 1 HAVING bool_and(typtype = 'e')")
         columns = hot_columns(".".join(dataset.table), schema, {name for (name,) in enums})
         self._require(dataset, {column.name: column for column in columns})
@@ -159,29 +174,17 @@ class HotSnapshot:
                     f"{'.'.join(dataset.table)}.{name} is {columns[name].source_type}; an integer is wanted there."
                 )
 
-    def rows_per_block(self, dataset: Dataset, columns: Sequence[HotColumn], blocks: BlockRange) -> dict[int, int]:
+    def rows_per_block(self, dataset: Dataset, blocks: BlockRange) -> dict[int, int]:
         """How many rows each block has, in the order of blocks."""
-        row = sql.Identifier(ROW)
-        nested = [
-            sql.SQL("coalesce(array_ndims({}.{}), 1) > 1").format(row, sql.Identifier(column.name))
-            for column in columns
-            if column.is_array
-        ]
-        unfit = sql.SQL(" OR ").join(nested) if nested else sql.SQL("false")
         query = sql.SQL(
-            "SELECT {row}.{block}, count(*), bool_or({unfit}) FROM {table} AS {row} WHERE {condition} "
-            "GROUP BY 1 ORDER BY 1"
+            "SELECT {row}.{block}, count(*) FROM {table} AS {row} WHERE {condition} GROUP BY 1 ORDER BY 1"
         ).format(
-            row=row,
+            row=sql.Identifier(ROW),
             block=sql.Identifier(dataset.block),
-            unfit=unfit,
             table=table_of(dataset),
             condition=of_range(dataset, self.archive.chain_id, blocks),
         )
-        found = self.connection.execute(query).fetchall()
-        if any(is_nested for _, _, is_nested in found):
-            raise HotTableUnfit(f"{'.'.join(dataset.table)} has arrays of more than one dimension; Parquet has none.")
-        return {number: count for number, count, _ in found}
+        return dict(self.connection.execute(query).fetchall())
 
     def digest(self, dataset: Dataset, blocks: BlockRange) -> Digest:
         return digest_of(self.connection, dataset, self.archive.chain_id, blocks)

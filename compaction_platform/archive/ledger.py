@@ -161,9 +161,9 @@ class Ledger:
     def versions(self, within: BlockRange | None = None, states: Sequence[str] = ()) -> list[Version]:
         """All versions of the ranges that overlap `within`, in order."""
         with self._connected() as connection:
-            return self._versions(connection, within, states)
+            return self.versions_in(connection, within, states)
 
-    def _versions(
+    def versions_in(
         self, connection: "psycopg.Connection[Any]", within: BlockRange | None, states: Sequence[str] = ()
     ) -> list[Version]:
         query, values = VERSION_QUERY, [self.chain_id]
@@ -211,7 +211,7 @@ class Ledger:
         return Claim(self, blocks, *row)
 
     def _raise_busy(self, connection: "psycopg.Connection[Any]", blocks: BlockRange) -> None:
-        working = [each for each in self._versions(connection, blocks, WORKING) if each.blocks == blocks]
+        working = [each for each in self.versions_in(connection, blocks, WORKING) if each.blocks == blocks]
         who = f"run {working[0].owner or 'without a name'} has it ({working[0].state})" if working else "it changed"
         raise RangeBusy(
             f"blocks {blocks.key} (end not included) of chain {self.chain_id} are being archived: {who}. Nothing was "
@@ -242,7 +242,7 @@ class Ledger:
                         (*place, *place),
                     )
             except psycopg.errors.ExclusionViolation:
-                others = {each.blocks for each in self._versions(connection, blocks)}
+                others = {each.blocks for each in self.versions_in(connection, blocks)}
                 if others - {blocks}:
                     listed = ", ".join(other.key for other in sorted(others - {blocks}))
                     raise RangesOverlap(

@@ -100,6 +100,7 @@ class Manifest(Strict):
     columns: tuple[Column, ...]
     files: tuple[ManifestFile, ...]
     first_parent_hash: str | None
+    last_block: int | None  # the last one that there is, where the chain skips numbers
     last_hash: str | None
     config_hash: str
     schema_hash: str

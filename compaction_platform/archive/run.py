@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import psycopg
 
@@ -150,8 +151,27 @@ class ArchiveRun:
         except (psycopg.Error, CompactionError):  # the claim ends by itself
             self.say("the hot database does not answer; the claim on the range ends by itself")
 
-    def _require_final(self, blocks: BlockRange) -> FinalityEvidence:
-        seen = observe(self.archive, self.url, self.ledger)
+    def preview(self, blocks: BlockRange) -> Archived | dict[str, dict[str, Any]]:
+        """What a run would do: leave what is there, or write so many files. Refuses as a run would; changes nothing."""
+        self._require_final(blocks, remember=False)
+        with hot_snapshot(self.archive, self.url) as hot:
+            live = self.ledger.live(blocks)
+            if live is not None and (kept := self._nothing_to_do(hot, live)):
+                return kept
+            states = {dataset.name: self._table_state(hot, blocks, dataset) for dataset in self.archive.datasets}
+            self._require_source(hot, blocks, hot.links(blocks), states)
+        shown = {}
+        for name, state in states.items():
+            cuts = cut(blocks, list(state.rows), list(state.rows.values()), self.archive.chunk_rows)
+            shown[name] = {
+                "rows": sum(state.rows.values()),
+                "files": len(cuts),
+                "replaces_version": live.version if live else 0,
+            }
+        return shown
+
+    def _require_final(self, blocks: BlockRange, *, remember: bool = True) -> FinalityEvidence:
+        seen = observe(self.archive, self.url, self.ledger, remember=remember)
         if seen.finalized is None or seen.evidence is None:
             raise NotFinal(
                 f"whether blocks {blocks.key} (end not included) are final cannot be told: {seen.finality.why}. "
@@ -175,7 +195,7 @@ class ArchiveRun:
                 return kept
             states = {dataset.name: self._table_state(hot, claim.blocks, dataset) for dataset in self.archive.datasets}
             attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
-            self._require_source(attempt)
+            self._require_source(hot, claim.blocks, attempt.links, states)
             for name, table in self.tables().items():
                 table.prepare(arrow_schema(states[name].columns))
             files = self._copy(attempt)
@@ -217,21 +237,22 @@ class ArchiveRun:
 
     def _table_state(self, hot: HotSnapshot, blocks: BlockRange, dataset: Dataset) -> TableState:
         columns = hot.columns(dataset)
-        return TableState(columns, hot.rows_per_block(dataset, columns, blocks))
+        return TableState(columns, hot.rows_per_block(dataset, blocks))
 
-    def _require_source(self, attempt: Attempt) -> None:
+    def _require_source(
+        self, hot: HotSnapshot, blocks: BlockRange, links: Sequence[Link], states: Mapping[str, TableState]
+    ) -> None:
         """Before a byte is copied: gaps, duplicates, links also over the seams, counts, rows without a block."""
-        hot, blocks = attempt.hot, attempt.blocks
         problems = problems_of(
             blocks,
-            attempt.links,
+            links,
             gaps_allowed=self.archive.gaps_allowed,
             before=self._seam_before(hot, blocks),
             after=self._seam_behind(hot, blocks),
         )
-        numbers = [link.number for link in attempt.links]
+        numbers = [link.number for link in links]
         for dataset in self.archive.datasets[1:]:
-            rows = attempt.states[dataset.name].rows
+            rows = states[dataset.name].rows
             problems += strays(dataset.name, rows, numbers)
             if dataset.counted_by is not None:
                 problems += wrong_counts(dataset.name, rows, hot.told_counts(dataset.counted_by, blocks))
@@ -355,6 +376,7 @@ def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Seq
         columns=columns,
         files=tuple(files),
         first_parent_hash=attempt.links[0].parent if attempt.links else None,
+        last_block=attempt.links[-1].number if attempt.links else None,
         last_hash=attempt.links[-1].hash if attempt.links else None,
         config_hash=archive.config_hash(),
         schema_hash=hashlib.sha256(json.dumps([each.model_dump() for each in columns]).encode()).hexdigest(),

@@ -138,12 +138,12 @@ class Scene:
     def store(self) -> Objects:
         return Objects.at(self.settings.place(self.archive.uri), self.settings)
 
-    def keys(self) -> list[str]:
+    def all_keys(self) -> list[str]:
         return sorted(stored.key for stored in self.store.list())
 
     def visible(self, dataset: str) -> list[str]:
         """What a plain reader's pattern <chain>/<dataset>/range=*/part-*.parquet finds; or any *.parquet at all."""
-        found = [key for key in self.keys() if key.startswith(f"{self.chain_id}/{dataset}/")]
+        found = [key for key in self.all_keys() if key.startswith(f"{self.chain_id}/{dataset}/")]
         data = [key for key in found if key.endswith(".parquet")]
         assert data == [key for key in data if "/range=" in key and key.rpartition("/")[2].startswith("part-")]
         return data

@@ -61,7 +61,8 @@ def test_duckdb_reads_the_documented_pattern(settings: Settings, tmp_path: Any) 
     scene.archived(10, 20)
     place = f"{tmp_path}/{scene.schema}/{scene.chain_id}"
     for pattern in ("range=*/part-*.parquet", "**/*.parquet"):
-        query = f"SELECT count(*), count(DISTINCT hash), min(block_number), max(block_number) FROM '{place}/blocks/{pattern}'"
+        figures = "count(*), count(DISTINCT hash), min(block_number), max(block_number)"
+        query = f"SELECT {figures} FROM '{place}/blocks/{pattern}'"
         assert duckdb.sql(query).fetchall() == [(20, 20, 0, 19)]
     total = sum(row[2] for row in scene.hot("logs") if row[1] < 20)
     assert duckdb.sql(f"SELECT sum(log_index) FROM '{place}/logs/range=*/part-*.parquet'").fetchall() == [(total,)]
@@ -127,7 +128,7 @@ def test_a_manifest_with_an_unknown_field_is_refused(scene: Scene) -> None:
 def test_a_range_that_is_not_final_is_refused_with_the_numbers(scene: Scene) -> None:
     with pytest.raises(NotFinal, match=r"20-30 \(end not included\).*last block is 29, the last final block is 24"):
         scene.archived(20, 30)
-    assert scene.keys() == []
+    assert scene.all_keys() == []
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_a_source_that_is_not_one_piece_of_one_chain_is_refused(scene: Scene, da
     scene.execute(damage)
     with pytest.raises(SourceUnfit, match=told):
         scene.archived(10, 20)
-    assert scene.keys() == []
+    assert scene.all_keys() == []
     assert scene.states(RANGE) == ["failed"]
 
 
@@ -191,7 +192,7 @@ def test_rows_that_contradict_each_other_are_refused(scene: Scene, damage: str, 
     scene.execute(damage)
     with pytest.raises(CopyFailed, match=told):
         scene.archived(10, 20)
-    assert [key for key in scene.keys() if "_attempts" not in key] == []
+    assert [key for key in scene.all_keys() if "_attempts" not in key] == []
     assert scene.states(RANGE) == ["failed"]
 
 
@@ -203,7 +204,7 @@ def test_what_was_mended_is_archived_by_the_next_run(scene: Scene) -> None:
     expected = hot(scene)
     assert scene.archived(10, 20).version == 2
     everything_once(scene, expected)
-    assert not [key for key in scene.keys() if "_attempts" in key], "what the failed attempt left is gone, too"
+    assert not [key for key in scene.all_keys() if "_attempts" in key], "what the failed attempt left is gone, too"
 
 
 def test_types_that_cannot_be_kept_are_refused_by_name(scene: Scene) -> None:
@@ -214,7 +215,7 @@ def test_types_that_cannot_be_kept_are_refused_by_name(scene: Scene) -> None:
 
 def test_arrays_of_two_dimensions_are_refused(scene: Scene) -> None:
     scene.execute("UPDATE TABLES.logs SET topics = ARRAY[ARRAY['a', 'b'], ARRAY['c', 'd']] WHERE block_number = 14")
-    with pytest.raises(HotTableUnfit, match="more than one dimension"):
+    with pytest.raises(CopyFailed, match="more than one dimension"):
         scene.archived(10, 20)
 
 
@@ -222,7 +223,8 @@ def test_enums_domains_uuids_and_json_are_kept(scene: Scene) -> None:
     scene.execute("CREATE TYPE TABLES.kind AS ENUM ('call', 'create')")
     scene.execute("CREATE DOMAIN TABLES.wei AS numeric(30, 0)")
     scene.execute(
-        "ALTER TABLE TABLES.logs ADD kind TABLES.kind DEFAULT 'create', ADD wei TABLES.wei DEFAULT 12345678901234567890,"
+        "ALTER TABLE TABLES.logs ADD kind TABLES.kind DEFAULT 'create',"
+        " ADD wei TABLES.wei DEFAULT 12345678901234567890,"
         " ADD id uuid DEFAULT '00000000-0000-0000-0000-00000000000f', ADD more jsonb DEFAULT '{\"a\": [1, 2]}',"
         ' ADD day date DEFAULT \'2444-03-15\', ADD "odd ""name; DROP TABLE" int2 DEFAULT -1'
     )
@@ -295,7 +297,7 @@ def test_changed_rows_replace_what_is_archived_and_the_old_version_is_kept(scene
     assert (again.outcome, again.version) == ("replaced", 2)
     everything_once(scene, expected)
     assert not set(old) & set(scene.visible("logs"))
-    kept = [key for key in scene.keys() if "_superseded/10-20/v1/" in key and "/logs/" in key]
+    kept = [key for key in scene.all_keys() if "_superseded/10-20/v1/" in key and "/logs/" in key]
     assert [key.rpartition("/")[2] for key in kept] == [f"{key.rpartition('/')[2]}.superseded" for key in old]
     assert scene.states(RANGE) == ["superseded", "committed"]
     told = manifest(scene, "logs")
@@ -307,10 +309,10 @@ def test_superseded_versions_go_after_their_retention(scene: Scene) -> None:
     scene.archived(10, 20)
     scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
     scene.archived(10, 20)
-    assert [key for key in scene.keys() if "_superseded" in key]
+    assert [key for key in scene.all_keys() if "_superseded" in key]
     scene.execute("UPDATE compaction.archive_versions SET superseded_at = now() - interval '8 days'")
     scene.archived(0, 10)
-    assert not [key for key in scene.keys() if "_superseded" in key]
+    assert not [key for key in scene.all_keys() if "_superseded" in key]
     assert len(scene.visible("logs")) == 2, "only what was superseded is gone"
 
 
@@ -384,8 +386,10 @@ def test_what_is_not_archived_is_not_purged(scene: Scene) -> None:
         "UPDATE TABLES.transactions SET gas = 1 WHERE block_number = 17",
         "DELETE FROM TABLES.transactions WHERE block_number = 17",
         "INSERT INTO TABLES.transactions SELECT * FROM TABLES.transactions WHERE block_number = 17",
-        "INSERT INTO TABLES.transactions SELECT chain_id, 12, 0, block_hash, hash, value, gas, fee "
-        "FROM TABLES.transactions WHERE block_number = 17 LIMIT 1",
+        (
+            "INSERT INTO TABLES.transactions SELECT chain_id, 12, 0, block_hash, hash, value, gas, fee "
+            "FROM TABLES.transactions WHERE block_number = 17 LIMIT 1"
+        ),
         "ALTER TABLE TABLES.transactions ADD more int DEFAULT 1",
     ],
 )
@@ -460,7 +464,8 @@ def partitioned(scene: Scene, by: str, bounds: list[tuple[str, str]]) -> None:
         scene.execute(f"CREATE TABLE TABLES.{table} (LIKE TABLES.{table}_all) PARTITION BY RANGE ({by})")
         for number, (lower, upper) in enumerate(bounds):
             scene.execute(
-                f"CREATE TABLE TABLES.{table}_{number} PARTITION OF TABLES.{table} FOR VALUES FROM ({lower}) TO ({upper})"
+                f"CREATE TABLE TABLES.{table}_{number} PARTITION OF TABLES.{table} "
+                f"FOR VALUES FROM ({lower}) TO ({upper})"
             )
         scene.execute(f"INSERT INTO TABLES.{table} SELECT * FROM TABLES.{table}_all")
 

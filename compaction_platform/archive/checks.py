@@ -1,0 +1,266 @@
+"""The checks on a chain's cold ranges. Three belong to a run and block what comes after it, above all the purge; alone,
+as in CI, they look at the newest ranges again. The others look at the chain as a whole."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+
+from compaction_platform.archive.audit import Audit, ColdFileUnreadable, audit_items, cold_links, last_block_time
+from compaction_platform.archive.chain import Archive
+from compaction_platform.archive.hot import hot_snapshot
+from compaction_platform.archive.ledger import LIVE, Version
+from compaction_platform.archive.links import Seam, problems_of
+from compaction_platform.archive.lookout import Standing, look, tip_time
+from compaction_platform.archive.observe import observe
+from compaction_platform.archive.ranges import is_final
+from compaction_platform.archive.reorg import how_to_mend, look_for_reorgs
+from compaction_platform.archive.run import Archived, ArchiveRun
+from compaction_platform.lake.resources import LakeResource
+
+FINAL = "range_is_final"
+CONTIGUOUS = "blocks_are_contiguous"
+EQUAL = "cold_equals_source"
+MISSING = "no_range_missing_below_the_tip"
+RETENTION = "hot_retention"
+LAG = "finality_lag"
+REORG = "no_reorg_after_archiving"
+
+SHOWN = 20
+CHECKED_ALONE = 3  # ranges, the newest
+
+
+def cold_key(archive: Archive, dataset: str) -> dg.AssetKey:
+    return dg.AssetKey(["cold", archive.chain, dataset])
+
+
+def check_specs(archive: Archive) -> list[dg.AssetCheckSpec]:
+    blocks = cold_key(archive, archive.blocks.name)
+    return [
+        dg.AssetCheckSpec(FINAL, asset=blocks, blocking=True, description="No block of the range can change any more."),
+        dg.AssetCheckSpec(
+            CONTIGUOUS,
+            asset=blocks,
+            blocking=True,
+            description="No gap, no block twice, every parent hash is the hash before it, over the range's seams, too.",
+        ),
+        *(
+            dg.AssetCheckSpec(
+                EQUAL,
+                asset=cold_key(archive, dataset.name),
+                blocking=True,
+                description="The cold files hold exactly the rows of the hot table. In a run: read back from the store "
+                "before the commit. Alone: the newest ranges read again.",
+            )
+            for dataset in archive.datasets
+        ),
+    ]
+
+
+def results_after_a_run(
+    archive: Archive, done: Archived, wanted: Collection[dg.AssetCheckKey]
+) -> Iterator[dg.AssetCheckResult]:
+    blocks = done.manifests[archive.blocks.name]
+    evidence = blocks.finality
+    final = {"last_block": done.blocks.last, "finalized": evidence.finalized, "why": evidence.why}
+    yield from _if_wanted(wanted, _result(archive, FINAL, [], final))
+    contiguous = {"blocks": blocks.rows, "last_hash": str(blocks.last_hash)}
+    yield from _if_wanted(wanted, _result(archive, CONTIGUOUS, [], contiguous))
+    for name, manifest in done.manifests.items():
+        figures = {"rows": manifest.rows, "files": len(manifest.files), "fingerprint": manifest.fingerprint}
+        yield from _if_wanted(wanted, _result(archive, EQUAL, [], figures, dataset=name))
+
+
+def result_of_a_failure(
+    archive: Archive, check: str, error: Exception, wanted: Collection[dg.AssetCheckKey]
+) -> Iterator[dg.AssetCheckResult]:
+    yield from _if_wanted(wanted, _result(archive, check, [str(error)], {}))
+
+
+def results_alone(run: ArchiveRun, wanted: Collection[dg.AssetCheckKey]) -> Iterator[dg.AssetCheckResult]:
+    """What the newest committed ranges are now."""
+    archive = run.archive
+    versions = run.ledger.versions(states=LIVE)
+    newest = versions[-CHECKED_ALONE:]
+    figures = {"ranges": [version.blocks.key for version in newest]}
+    names = {(key.asset_key, key.name) for key in wanted}
+    blocks = cold_key(archive, archive.blocks.name)
+    if (blocks, FINAL) in names:
+        yield _result(archive, FINAL, _not_final(run, newest), figures)
+    if (blocks, CONTIGUOUS) in names:
+        yield _result(archive, CONTIGUOUS, _broken(run, versions, newest), figures)
+    for dataset in archive.datasets:
+        if (cold_key(archive, dataset.name), EQUAL) in names:
+            problems = _unequal(run, newest, dataset.name)
+            yield _result(archive, EQUAL, problems, figures, dataset=dataset.name)
+
+
+def _not_final(run: ArchiveRun, versions: Sequence[Version]) -> list[str]:
+    seen = observe(run.archive, run.url, run.ledger, remember=False)
+    if seen.finalized is None:
+        return [] if seen.first_hot is None else [f"whether they are final cannot be told: {seen.finality.why}"]
+    return [
+        f"{version.blocks.key} (end not included) is archived, but only block {seen.finalized} is final"
+        for version in versions
+        if not is_final(version.blocks, seen.finalized)
+    ]
+
+
+def _broken(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Version]) -> list[str]:
+    archive, problems = run.archive, []
+    ends = {version.blocks.end: version for version in versions if version.is_valid}
+    for version in versions:
+        before = ends.get(version.blocks.start)
+        first = version.manifests[archive.blocks.name].first_parent_hash
+        if before is not None and version.is_valid and first is not None:
+            told = before.manifests[archive.blocks.name].last_hash
+            if told is not None and told != first:
+                problems.append(f"{version.blocks.key} begins after {first}, {before.blocks.key} ends with {told}")
+    for version in newest:
+        try:
+            links = cold_links(archive, run.store, version)
+        except ColdFileUnreadable as error:
+            problems.append(str(error))
+            continue
+        told = version.manifests[archive.blocks.name].last_hash
+        after = Seam(told, "its manifest") if told is not None else None
+        found = problems_of(version.blocks, links, gaps_allowed=archive.gaps_allowed, after=after)
+        problems += [f"{version.blocks.key}: {problem}" for problem in found]
+    return problems
+
+
+def _unequal(run: ArchiveRun, versions: Sequence[Version], name: str) -> list[str]:
+    archive = run.archive
+    dataset = archive.dataset(name)
+    items = [item for version in versions for item in audit_items(archive, version, dataset)]
+    problems = []
+    for outcome in run.spread().run(Audit(run.store), items, weight=lambda item: item.file.size):
+        if problem := outcome.error or outcome.value:
+            problems.append(f"{run.store.uri}/{outcome.item.key} {problem}")
+    with hot_snapshot(archive, run.url) as hot:
+        for version in versions:
+            source = version.manifests[name].source
+            if version.state == "committed" and version.is_valid and source.server == hot.server:
+                now = hot.digest(dataset, version.blocks)
+                if now.rows >= source.digest.rows and now != source.digest:
+                    problems.append(
+                        f"{version.blocks.key} (end not included): the hot rows were changed after they were archived "
+                        f"({now.rows:,} hot, {source.digest.rows:,} cold); materialize the partition again"
+                    )
+    return problems
+
+
+def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
+    """Checks on the chain as a whole."""
+    blocks = cold_key(archive, archive.blocks.name)
+    specs = [
+        dg.AssetCheckSpec(MISSING, asset=blocks, description="Every final range below the tip is archived."),
+        dg.AssetCheckSpec(RETENTION, asset=blocks, description="Ranges that are archived are not hot any more."),
+        dg.AssetCheckSpec(
+            LAG,
+            asset=blocks,
+            description=f"The newest archived block is at most {archive.max_lag} behind the tip, by the chain's time.",
+        ),
+        dg.AssetCheckSpec(
+            REORG,
+            asset=blocks,
+            description="What is archived is still the chain: the cold tail fits the hot blocks, and what a node says.",
+        ),
+    ]
+
+    @dg.multi_asset_check(name=f"check_chain_{archive.chain}", specs=specs, can_subset=True)
+    def check_chain(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
+        wanted = {key.name for key in context.selected_asset_check_keys}
+        run = ArchiveRun(archive, lake.settings(), _no_spread, context.log.info)
+        standing = look(archive, run.url)
+        results: dict[str, Callable[[], dg.AssetCheckResult]] = {
+            MISSING: lambda: _missing(archive, standing),
+            RETENTION: lambda: _retention(archive, standing),
+            LAG: lambda: _lag(archive, run, standing),
+            REORG: lambda: _reorg(archive, run),
+        }
+        for name, result in results.items():
+            if name in wanted:
+                yield result()
+
+    return check_chain
+
+
+def _missing(archive: Archive, standing: Standing) -> dg.AssetCheckResult:
+    problems = [f"{blocks.key} (end not included) is final and not archived" for blocks in standing.missing]
+    figures = {"final_ranges": len(standing.final), "archived": len(standing.live)}
+    return _result(archive, MISSING, problems, figures, severity=dg.AssetCheckSeverity.WARN)
+
+
+def _retention(archive: Archive, standing: Standing) -> dg.AssetCheckResult:
+    problems = [
+        f"{blocks.key} (end not included) is archived, and {standing.hot_blocks[blocks]:,} of its blocks are still hot"
+        for blocks in sorted(standing.still_hot)
+    ]
+    figures = {"archived": len(standing.live), "delete_after_compact": archive.purge}
+    return _result(archive, RETENTION, problems, figures, severity=dg.AssetCheckSeverity.WARN)
+
+
+def _lag(archive: Archive, run: ArchiveRun, standing: Standing) -> dg.AssetCheckResult:
+    newest = max(standing.live, default=None)
+    tip = tip_time(archive, run.url)
+    if newest is None or tip is None:
+        return _result(archive, LAG, [], {"why": "nothing is archived yet, or no block is hot"})
+    try:
+        last = last_block_time(archive, run.store, standing.live[newest])
+    except ColdFileUnreadable as error:
+        return _result(archive, LAG, [str(error)], {}, severity=dg.AssetCheckSeverity.WARN)
+    lag = tip - last if last else timedelta(0)
+    problems = [f"the tip is of {tip:%Y-%m-%d %H:%M:%S}, the newest archived block of {last:%Y-%m-%d %H:%M:%S}"]
+    figures = {"lag_seconds": lag.total_seconds(), "allowed_seconds": archive.max_lag.total_seconds()}
+    return _result(
+        archive, LAG, problems if lag > archive.max_lag else [], figures, severity=dg.AssetCheckSeverity.WARN
+    )
+
+
+def _reorg(archive: Archive, run: ArchiveRun) -> dg.AssetCheckResult:
+    seen = look_for_reorgs(archive, run.url, run.ledger)
+    problems = [f"{mismatch.version.blocks.key} (end not included): {mismatch.told}" for mismatch in seen.mismatches]
+    invalid = [
+        f"{version.blocks.key} (end not included) is marked invalid: {version.invalid_because}"
+        for version in run.ledger.versions(states=LIVE)
+        if version.invalid_because is not None
+        and version.blocks not in {each.version.blocks for each in seen.mismatches}
+    ]
+    figures: dict[str, Any] = {"compared": seen.compared}
+    if seen.mismatches:
+        figures["what_to_do"] = how_to_mend(seen.mismatches)
+    return _result(archive, REORG, [*problems, *invalid], figures)
+
+
+def _no_spread() -> Any:
+    from compaction_platform.lake.spread import Spread
+
+    return Spread(None, 2)
+
+
+def _if_wanted(wanted: Collection[dg.AssetCheckKey], result: dg.AssetCheckResult) -> Iterator[dg.AssetCheckResult]:
+    if any((key.asset_key, key.name) == (result.asset_key, result.check_name) for key in wanted):
+        yield result
+
+
+def _result(
+    archive: Archive,
+    name: str,
+    problems: Sequence[str],
+    figures: dict[str, Any],
+    *,
+    dataset: str | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+) -> dg.AssetCheckResult:
+    rows = [dg.TableRecord({"problem": problem}) for problem in problems[:SHOWN]]
+    first = f"{problems[0]}{f' (and {len(problems) - 1} more)' if len(problems) > 1 else ''}" if problems else None
+    return dg.AssetCheckResult(
+        asset_key=cold_key(archive, dataset or archive.blocks.name),
+        check_name=name,
+        passed=not problems,
+        severity=severity,
+        description=first,
+        metadata={**figures, **({"problems": dg.MetadataValue.table(rows)} if rows else {})},
+    )

@@ -1,0 +1,100 @@
+"""Whether what is archived is still what the chain is: the cold tail against the hot seam, and against a node."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compaction_platform.archive.chain import Archive
+from compaction_platform.archive.hot import hot_snapshot
+from compaction_platform.archive.ledger import LIVE, Ledger, Version
+from compaction_platform.archive.node import Node
+from compaction_platform.archive.ranges import BlockRange
+
+MOST_QUESTIONS = 64  # to a node, in one look
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    version: Version
+    told: str
+
+
+@dataclass(frozen=True)
+class ReorgLook:
+    compared: int
+    mismatches: tuple[Mismatch, ...]
+
+
+def look_for_reorgs(archive: Archive, url: str, ledger: Ledger) -> ReorgLook:
+    """Compare and mark as invalid what does not fit. A range's last hash stands for all of its blocks."""
+    versions = ledger.versions(states=LIVE)
+    compared, found = _against_hot(archive, url, versions)
+    node = Node.of(archive)
+    if node is not None:
+        asked, differing = _against_node(archive, node, versions)
+        compared, found = compared + asked, [*found, *differing]
+    unique = {mismatch.version.blocks: mismatch for mismatch in found}
+    for mismatch in unique.values():
+        ledger.mark_invalid(mismatch.version, mismatch.told)
+    return ReorgLook(compared, tuple(unique.values()))
+
+
+def how_to_mend(mismatches: Sequence[Mismatch]) -> str:
+    keys = ", ".join(mismatch.version.blocks.key for mismatch in mismatches)
+    return (
+        f"Blocks {keys} (ends not included) are marked invalid and are not purged. When the indexer has the right "
+        "blocks in the hot tables, materialize the partition with the configuration `invalidate_because: <why>`: a new "
+        "version replaces the old one, which is kept for the retention time. Ranges that were purged need their rows "
+        "back first."
+    )
+
+
+def _tail(archive: Archive, version: Version) -> tuple[int, str] | None:
+    """Number and hash of the range's last block."""
+    manifest = version.manifests[archive.blocks.name]
+    if manifest.last_block is None or manifest.last_hash is None:
+        return None
+    return manifest.last_block, manifest.last_hash
+
+
+def _against_hot(archive: Archive, url: str, versions: Sequence[Version]) -> tuple[int, list[Mismatch]]:
+    """A range's own last block where it is still hot, and the block right behind it."""
+    compared, found = 0, []
+    archived = {version.blocks.start for version in versions}
+    with hot_snapshot(archive, url) as hot:
+        for version in versions:
+            tail = _tail(archive, version)
+            if tail is None:
+                continue
+            number, own = tail
+            now, behind = hot.hash_at(number), hot.neighbour(version.blocks, "behind")
+            compared += (now is not None) + (behind is not None)
+            if now is not None and now != own:
+                found.append(Mismatch(version, f"block {number} is archived as {own}, and is {now} in the hot table"))
+            elif behind is not None and behind.parent != own and version.blocks.end not in archived:
+                told = f"hot block {behind.number} says its parent is {behind.parent}, but {own} is archived"
+                found.append(Mismatch(version, told))
+    return compared, found
+
+
+def _against_node(archive: Archive, node: Node, versions: Sequence[Version]) -> tuple[int, list[Mismatch]]:
+    """From the newest range back, until one fits: what is before that one is chained to it. And some older ones."""
+    found: list[Mismatch] = []
+    asked: set[BlockRange] = set()
+
+    def differs(version: Version) -> bool:
+        tail = _tail(archive, version)
+        if tail is None or version.blocks in asked or len(asked) >= MOST_QUESTIONS:
+            return False
+        asked.add(version.blocks)
+        number, own = tail
+        there = node.block(number)
+        if there is not None and there.hash != own:
+            found.append(Mismatch(version, f"block {number} is archived as {own}, but the node says {there.hash}"))
+        return there is not None and there.hash != own
+
+    for version in reversed(versions):
+        if not differs(version):
+            break
+    for version in versions[:: max(1, len(versions) // archive.sampled_ranges)]:
+        differs(version)
+    return len(asked), found
