@@ -67,7 +67,7 @@ def connected(url: str) -> Iterator["psycopg.Connection[Any]"]:
     with explained():
         connection = psycopg.connect(url, **CONNECTION)  # type: ignore[arg-type]
     try:
-        with connection, explained():
+        with explained(), connection:
             yield connection
     finally:
         connection.close()
@@ -81,6 +81,9 @@ def explained() -> Iterator[None]:
         raise HotTableUnfit(f"{error.diag.message_primary}. Compare the declaration with the database.") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise HotUnreachable(f"{error.diag.message_primary}: the hot database's user may not do this.") from error
+    except psycopg.OperationalError as error:
+        told = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+        raise HotUnreachable(f"the hot database does not answer, or broke off: {told}") from error
 
 
 def table_of(dataset: Dataset) -> sql.Identifier:

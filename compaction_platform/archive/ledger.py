@@ -24,6 +24,7 @@ from compaction_platform.lake.errors import CompactionError
 
 LEASE = timedelta(minutes=5)
 PATIENCE_SECONDS = 60.0  # with a database that restarts, when we must know whether a change was applied
+ATTEMPTS = 3
 WORKING = ("planned", "claimed", "staged")
 LIVE = ("committed", "purging", "purged")
 
@@ -378,9 +379,9 @@ class Ledger:
                     row = connection.execute(
                         VERSION_QUERY + " AND v.range_id = %s AND v.version = %s", (self.chain_id, range_id, version)
                     ).fetchone()
-            except psycopg.OperationalError as error:
+            except HotUnreachable:
                 if time.monotonic() > until:
-                    raise HotUnreachable(f"the hot database does not answer any more: {first_line(error)}") from error
+                    raise
                 time.sleep(0.2)
                 continue
             if row is None:
@@ -486,47 +487,54 @@ class Claim:
         )
 
     def _change(self, to: str, before: tuple[str, ...], columns: Mapping[str, str] | None = None) -> None:
-        """One step of the state machine. If the answer is lost, look whether it was taken."""
-        try:
-            with self.ledger._connected() as connection:
-                if to == "committed":
-                    connection.execute(
-                        "UPDATE compaction.archive_versions SET state = 'superseded', superseded_at = now(), "
-                        "changed_at = now() WHERE range_id = %s AND version <> %s AND state = ANY(%s) AND EXISTS "
-                        "(SELECT 1 FROM compaction.archive_versions "
-                        "WHERE range_id = %s AND version = %s AND fence = %s)",
-                        (self.range_id, self.version, list(LIVE), self.range_id, self.version, self.fence),
-                    )
-                row = connection.execute(
-                    "UPDATE compaction.archive_versions SET state = %(to)s, changed_at = now(), "
-                    "finality = coalesce(%(finality)s::jsonb, finality), "
-                    "manifests = coalesce(%(manifests)s::jsonb, manifests), "
-                    "committed_at = CASE WHEN %(to)s = 'committed' THEN now() ELSE committed_at END, "
-                    "lease_until = CASE WHEN %(to)s = 'staged' THEN now() + %(lease)s ELSE '-infinity' END "
-                    "WHERE range_id = %(range_id)s AND version = %(version)s AND fence = %(fence)s "
-                    "AND state = ANY(%(before)s) RETURNING 1",
-                    {
-                        "to": to,
-                        "finality": None,
-                        "manifests": None,
-                        **(columns or {}),
-                        "lease": self.ledger.lease,
-                        "range_id": self.range_id,
-                        "version": self.version,
-                        "fence": self.fence,
-                        "before": list(before),
-                    },
-                ).fetchone()
-                if row is None:
-                    raise self.lost()
-        except psycopg.OperationalError:
-            now = self.look()
-            if (now.state, now.fence) != (to, self.fence):
-                raise
+        """One step of the state machine. If the connection breaks, look whether it was taken; if not, take it again."""
+        for attempt in range(ATTEMPTS):
+            try:
+                with self.ledger._connected() as connection:
+                    if to == "committed":
+                        self._supersede(connection)
+                    self._take(connection, to, before, columns or {})
+                return
+            except HotUnreachable:
+                now = self.look()
+                if (now.state, now.fence) == (to, self.fence):
+                    return
+                if attempt == ATTEMPTS - 1:
+                    raise
 
+    def _take(
+        self, connection: "psycopg.Connection[Any]", to: str, before: tuple[str, ...], columns: Mapping[str, str]
+    ) -> None:
+        row = connection.execute(
+            "UPDATE compaction.archive_versions SET state = %(to)s, changed_at = now(), "
+            "finality = coalesce(%(finality)s::jsonb, finality), "
+            "manifests = coalesce(%(manifests)s::jsonb, manifests), "
+            "committed_at = CASE WHEN %(to)s = 'committed' THEN now() ELSE committed_at END, "
+            "lease_until = CASE WHEN %(to)s = 'staged' THEN now() + %(lease)s ELSE '-infinity' END "
+            "WHERE range_id = %(range_id)s AND version = %(version)s AND fence = %(fence)s "
+            "AND state = ANY(%(before)s) RETURNING 1",
+            {
+                "to": to,
+                "finality": None,
+                "manifests": None,
+                **columns,
+                "lease": self.ledger.lease,
+                "range_id": self.range_id,
+                "version": self.version,
+                "fence": self.fence,
+                "before": list(before),
+            },
+        ).fetchone()
+        if row is None:
+            raise self.lost()
 
-def first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+    def _supersede(self, connection: "psycopg.Connection[Any]") -> None:
+        """The live version makes room; this is undone with the rest if the claim turns out to be lost."""
+        connection.execute(
+            "UPDATE compaction.archive_versions SET state = 'superseded', superseded_at = now(), changed_at = now() "
+            "WHERE range_id = %s AND version <> %s AND state = ANY(%s)",
+            (self.range_id, self.version, list(LIVE)),
+        )
 
 
 def _version(row: Sequence[Any]) -> Version:

@@ -23,6 +23,10 @@ class StagedFilesMissing(CompactionError):
     """Files that were staged and verified are gone."""
 
 
+class NotRemoved(CompactionError):
+    """The store does not delete what must be gone. Run again."""
+
+
 class ForeignFile(CompactionError):
     """A file lies where only the archive's own should."""
 
@@ -40,6 +44,8 @@ class Publication:
     def publish(self) -> None:
         """For plain readers the old version's files go before the new ones come: never two at a time. Iceberg's readers
         see one version all the time: while files move, the table refers to the staged ones."""
+        for manifest in self.manifests.values():
+            clear_attempts(self.store, manifest, before=manifest.attempt)
         if any(version.is_live for version in self.earlier):
             self._register(lambda manifest, file: _place(manifest).staged(manifest.attempt, file.name))
         for manifest in self.manifests.values():
@@ -48,11 +54,9 @@ class Publication:
         self._register(lambda manifest, file: _place(manifest).visible(file.name))
 
     def clean_up(self) -> None:
-        """The attempt's own directory, and those of earlier ones that came to nothing."""
+        """The attempt's own directory: nothing in it is needed any more."""
         for manifest in self.manifests.values():
-            place = _place(manifest)
-            keys = [stored.key for stored in self.store.list(place.attempts)]
-            self.store.delete(key for key in keys if _attempt_of(place, key) <= manifest.attempt)
+            clear_attempts(self.store, manifest, before=manifest.attempt + 1)
 
     def _register(self, key_of: Callable[[Manifest, ManifestFile], str]) -> None:
         for name, table in self.tables.items():
@@ -116,11 +120,22 @@ class Publication:
             self.store.copy(place.visible(name), kept, overwrite=True)
             stored = self.store.stat(kept)
             if stored is None or stored.size != file.size:
-                raise StagedFilesMissing(f"{self.store.uri}/{kept} is not what was copied there; nothing was removed.")
+                raise NotRemoved(f"{self.store.uri}/{kept} is not what was copied there; nothing was removed.")
         failures = self.store.delete(place.visible(name) for name in names)
         if failures:
             key, reason = next(iter(failures.items()))
-            raise StagedFilesMissing(f"{self.store.uri}/{key} could not be removed ({reason}); run again.")
+            raise NotRemoved(f"{self.store.uri}/{key} could not be removed ({reason}); run again.")
+
+
+def clear_attempts(store: Objects, manifest: Manifest, before: int) -> None:
+    """Delete the directories of attempts with a lower number: they are over. If one of their workers is only paused, it
+    finds nothing to copy when it goes on."""
+    place = _place(manifest)
+    keys = [stored.key for stored in store.list(place.attempts)]
+    failures = store.delete(key for key in keys if _attempt_of(place, key) < before)
+    if failures:
+        key, reason = next(iter(failures.items()))
+        raise NotRemoved(f"{store.uri}/{key} of an attempt that is over cannot be deleted: {reason}.")
 
 
 def stage_manifest(store: Objects, manifest: Manifest) -> None:

@@ -43,6 +43,10 @@ class WouldDeleteMore(CompactionError):
     """Deleting these rows would delete or change rows that are not archived."""
 
 
+class TableBusy(CompactionError):
+    """Others read the table, and its partitions cannot be dropped now."""
+
+
 @dataclass(frozen=True)
 class Purged:
     blocks: BlockRange
@@ -91,7 +95,7 @@ class PurgeRun:
         except BaseException as error:
             try:
                 claim.let_go(f"{type(error).__name__}: {error}")
-            except (psycopg.Error, CompactionError):
+            except CompactionError:
                 self.say("the hot database does not answer; the claim on the range ends by itself")
             raise
         self.say(f"purged {sum(done.rows.values()):,} hot rows of blocks {blocks.key} (end not included)")
@@ -209,37 +213,39 @@ class PurgeRun:
 
     def _drop(self, claim: Claim, dataset: Dataset, manifest: Manifest, partitions: Sequence[Partition]) -> int:
         with claim.held() as connection:
-            connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(DROP_LOCK_TIMEOUT)))
-            for partition in partitions:
-                connection.execute(
-                    sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(*partition.table))
-                )
+            self._lock(connection, dataset, partitions)
             expected = self._expected(connection, dataset, manifest, manifest.blocks, manifest.source.digest)
             found = digest_of(connection, dataset, self.archive.chain_id, manifest.blocks)
             self._require_same(dataset, manifest.blocks, expected, found)
-            others = (
-                sum(
-                    (
-                        connection.execute(
-                            sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*partition.table))
-                        ).fetchone()
-                        or (0,)
-                    )[0]
-                    for partition in partitions
-                )
-                - found.rows
-            )
+            others = sum(_count(connection, partition) for partition in partitions) - found.rows
             if others:
                 raise WouldDeleteMore(
                     f"the partitions of {'.'.join(dataset.table)} for blocks {manifest.blocks.key} (end not included) "
                     f"hold {others:,} rows of other chains. Nothing was dropped."
                 )
             for partition in partitions:
-                connection.execute(
-                    sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(
-                        sql.Identifier(*partition.parent), sql.Identifier(*partition.table)
-                    )
-                )
-                connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(*partition.table)))
+                table, parent = sql.Identifier(*partition.table), sql.Identifier(*partition.parent)
+                connection.execute(sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(parent, table))
+                connection.execute(sql.SQL("DROP TABLE {}").format(table))
             self._record(connection, claim, dataset, manifest.files)
         return found.rows
+
+    def _lock(self, connection: Any, dataset: Dataset, partitions: Sequence[Partition]) -> None:
+        """Nobody reads or writes these partitions while they are compared and dropped. Whoever waits for such a lock
+        holds up all who come after, so it does not wait for long."""
+        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(DROP_LOCK_TIMEOUT)))
+        try:
+            connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE").format(table_of(dataset)))
+            for partition in partitions:
+                table = sql.Identifier(*partition.table)
+                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))
+        except psycopg.errors.LockNotAvailable:
+            raise TableBusy(
+                f"{'.'.join(dataset.table)} is being read by others, and its partitions cannot be dropped under them. "
+                "Nothing was dropped; run again later."
+            ) from None
+
+
+def _count(connection: Any, partition: Partition) -> int:
+    query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*partition.table))
+    return int((connection.execute(query).fetchone() or (0,))[0])

@@ -8,10 +8,9 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
-
-import psycopg
 
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.cold_table import ColdTable
@@ -32,7 +31,7 @@ from compaction_platform.archive.manifest import (
     Superseded,
 )
 from compaction_platform.archive.observe import observe
-from compaction_platform.archive.publish import Publication, StagedFilesMissing, stage_manifest
+from compaction_platform.archive.publish import Publication, StagedFilesMissing, clear_attempts, stage_manifest
 from compaction_platform.archive.ranges import BlockRange, is_final
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
@@ -148,7 +147,7 @@ class ArchiveRun:
     def _give_up(self, claim: Claim, error: BaseException) -> None:
         try:
             claim.fail(f"{type(error).__name__}: {error}")
-        except (psycopg.Error, CompactionError):  # the claim ends by itself
+        except CompactionError:  # the claim ends by itself
             self.say("the hot database does not answer; the claim on the range ends by itself")
 
     def preview(self, blocks: BlockRange) -> Archived | dict[str, dict[str, Any]]:
@@ -192,6 +191,7 @@ class ArchiveRun:
         with hot_snapshot(self.archive, self.url) as hot:
             if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
                 claim.release()
+                self._clear_leftovers(live)
                 return kept
             states = {dataset.name: self._table_state(hot, claim.blocks, dataset) for dataset in self.archive.datasets}
             attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
@@ -288,12 +288,14 @@ class ArchiveRun:
         task = CopyTask(attempt.hot.url, attempt.hot.name, self.archive.chain_id, self.store, attempt.claim.fence)
         files: dict[str, list[ManifestFile]] = {dataset.name: [] for dataset in self.archive.datasets}
         problems = []
-        for outcome in self.spread().run(task, items, weight=lambda item: item.cut.rows * BYTES_PER_ROW):
-            attempt.claim.renew()
-            if outcome.value is None:
-                problems.append(f"{outcome.item.dataset.name} {outcome.item.cut.blocks.key}: {outcome.error}")
-                continue
-            files[outcome.item.dataset.name].append(outcome.value)
+        outcomes = self.spread().run(task, items, weight=lambda item: item.cut.rows * BYTES_PER_ROW)
+        with closing(outcomes):  # nobody goes on copying for a run that is over
+            for outcome in outcomes:
+                attempt.claim.renew()
+                if outcome.value is None:
+                    problems.append(f"{outcome.item.dataset.name} {outcome.item.cut.blocks.key}: {outcome.error}")
+                    continue
+                files[outcome.item.dataset.name].append(outcome.value)
         if problems:
             listed = "\n".join(f"- {problem}" for problem in sorted(problems)[:20])
             raise CopyFailed(
@@ -332,13 +334,18 @@ class ArchiveRun:
         except BaseException as error:
             try:
                 claim.let_go(f"{type(error).__name__}: {error}")
-            except (psycopg.Error, CompactionError):
+            except CompactionError:
                 self.say("the hot database does not answer; the claim on the range ends by itself")
             raise
         publication.clean_up()
         self._forget_expired()
         self.say(f"committed version {claim.version} of blocks {claim.blocks.key} (end not included)")
         return Archived(claim.blocks, claim.version, manifests, outcome, why)
+
+    def _clear_leftovers(self, live: Version) -> None:
+        """Of a run that committed and then died."""
+        for manifest in live.manifests.values():
+            clear_attempts(self.store, manifest, before=manifest.attempt + 1)
 
     def _forget_expired(self) -> None:
         """Files of superseded versions, once they were kept long enough."""

@@ -17,7 +17,7 @@ import secrets
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +74,7 @@ class Spread:
         weight: Callable[[Item], int] = lambda item: WORTH_A_TASK_BYTES,
         *,
         in_driver: bool | None = None,
-    ) -> Iterator[Outcome[Item, Value]]:
+    ) -> Generator[Outcome[Item, Value], None, None]:
         """Outcomes as they come, in any order, one for each item.
 
         `weight` is about how many bytes an item makes us read; it decides how items are shared out.
@@ -110,7 +110,9 @@ def _attempt(function: Callable[[Item], Value], item: Item) -> tuple[Value | Non
         return None, f"{type(error).__name__}: {error}", traceback.format_exc()
 
 
-def _run_here(function: Callable[[Item], Value], items: Sequence[Item], slots: int) -> Iterator[Outcome[Item, Value]]:
+def _run_here(
+    function: Callable[[Item], Value], items: Sequence[Item], slots: int
+) -> Generator[Outcome[Item, Value], None, None]:
     pool = ThreadPoolExecutor(max(slots, min(8, os.cpu_count() or 1)))
     try:
         running = {pool.submit(_attempt, function, item): item for item in items}
@@ -126,7 +128,7 @@ def _run_on_spark(
     items: Sequence[Item],
     tasks: list[list[int]],
     slots: int,
-) -> Iterator[Outcome[Item, Value]]:
+) -> Generator[Outcome[Item, Value], None, None]:
     """Several Spark jobs at a time, so that outcomes arrive as tasks end and a job that dies is one of many.
 
     A worker that dies (out of memory, a crash in native code) fails its job once Spark has tried its task

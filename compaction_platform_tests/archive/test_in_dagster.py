@@ -10,6 +10,7 @@ import dagster as dg
 import pytest
 
 from compaction_platform.archive.component import ColdRanges, DeclaredFinality, HotTable
+from compaction_platform.archive.purge import NotArchived
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.settings import Settings
@@ -387,7 +388,8 @@ def test_a_reorganisation_behind_an_archived_range_fails_the_check_and_stops_the
     assert not found.passed
     assert "block 19 is archived as" in str(found.description)
     assert "invalidate_because" in str(found.metadata["what_to_do"].value)
-    assert "marked invalid" in str(pytest.raises(Exception, scene.purge, 10, 20).value)
+    with pytest.raises(NotArchived, match="marked invalid"):
+        scene.purge(10, 20)
     scene.ledger.forget_head()
     run = here.run("10-20", invalidate_because="a reorganisation at block 18")
     assert metadata(run, "cold", str(scene.chain_id), "blocks")["outcome"] == "replaced"

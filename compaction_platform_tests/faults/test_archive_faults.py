@@ -1,0 +1,568 @@
+"""What may happen in the middle of archiving and purging, made to happen: real PostgreSQL, real S3. Afterwards hot and
+committed cold hold every row exactly once."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from compaction_platform.archive import run
+from compaction_platform.archive.copy_task import CopyTask
+from compaction_platform.archive.hot import HotUnreachable
+from compaction_platform.archive.ledger import Claim, FenceLost, RangeBusy
+from compaction_platform.archive.publish import Publication, StagedFilesMissing
+from compaction_platform.archive.purge import HotRowsDiffer, PurgeRun
+from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.run import ArchiveRun, CopyFailed
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform.local.postgres import postgres
+from compaction_platform_tests.archive.scene import Scene, everything_once
+
+pytestmark = pytest.mark.integration
+
+NAMES = ("blocks", "transactions", "logs")
+RANGE = BlockRange(10, 20)
+
+
+@pytest.fixture
+def scene(settings: Settings) -> Scene:
+    scene = Scene(settings)
+    scene.grow(0, 30)
+    return scene
+
+
+def hot(scene: Scene) -> dict[str, Any]:
+    return {name: scene.hot(name) for name in NAMES}
+
+
+def is_settled(scene: Scene, expected: dict[str, Any], state: str) -> None:
+    everything_once(scene, expected)
+    assert [each for each in scene.states(RANGE) if each not in ("superseded", "failed")] == [state]
+    assert not [key for key in scene.all_keys() if "_attempts" in key]
+
+
+# ---------------------------------------------------------------- death
+
+SCRIPT = """
+import os, pickle, signal, sys
+from compaction_platform.archive import run as archive_run, publish
+from compaction_platform.archive.copy_task import CopyTask
+from compaction_platform.archive.hot import HotUnreachable
+from compaction_platform.archive.ledger import Claim, Ledger
+from compaction_platform.archive.publish import Publication
+from compaction_platform.archive.purge import PurgeRun
+from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.spread import Spread
+
+point = sys.argv[1]
+archive, settings = pickle.load(sys.stdin.buffer)
+blocks = BlockRange(10, 20)
+
+def die(*arguments, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_after(owner, name, times=1, where=lambda arguments: True):
+    real, left = getattr(owner, name), [times]
+    def call(*arguments, **named):
+        value = real(*arguments, **named)
+        if where(arguments):
+            left[0] -= 1
+            if left[0] == 0:
+                die()
+        return value
+    setattr(owner, name, call)
+
+points = {
+    "before planned": lambda: setattr(Ledger, "_plan", die),
+    "after planned": lambda: dying_after(Ledger, "_plan"),
+    "after claimed": lambda: dying_after(Ledger, "claim"),
+    "while copying": lambda: dying_after(CopyTask, "_written", 2),
+    "after copying": lambda: dying_after(ArchiveRun, "_copy"),
+    "after one manifest": lambda: dying_after(archive_run, "stage_manifest"),
+    "before staged": lambda: setattr(Claim, "stage", die),
+    "after staged": lambda: dying_after(Claim, "stage"),
+    "after one file was set aside": lambda: dying_after(Publication, "_set_aside", 2),
+    "after one file was shown": lambda: dying_after(Publication, "_copy"),
+    "after one dataset was shown": lambda: dying_after(Publication, "_show"),
+    "before committed": lambda: setattr(Claim, "commit", die),
+    "after committed": lambda: dying_after(Claim, "commit"),
+    "while cleaning up": lambda: dying_after(Objects, "delete", where=lambda a: "cold" in a[0].uri),
+    "before purging": lambda: setattr(Ledger, "claim_purge", die),
+    "after purging": lambda: dying_after(Ledger, "claim_purge"),
+    "in a deletion": lambda: setattr(PurgeRun, "_record", die),
+    "after one file was purged": lambda: dying_after(PurgeRun, "_delete"),
+    "after a dataset was purged": lambda: dying_after(PurgeRun, "_delete", 3),
+    "before purged": lambda: setattr(Claim, "purged", die),
+    "after purged": lambda: dying_after(Claim, "purged"),
+}
+points[point]()
+ArchiveRun(archive, settings, lambda: Spread(None, 1), owner="to be killed").run(blocks)
+PurgeRun(archive, settings, owner="to be killed").run(blocks)
+"""
+
+ARCHIVING = [
+    "before planned",
+    "after planned",
+    "after claimed",
+    "while copying",
+    "after copying",
+    "after one manifest",
+    "before staged",
+    "after staged",
+    "after one file was shown",
+    "after one dataset was shown",
+    "before committed",
+    "after committed",
+    "while cleaning up",
+]
+PURGING = [
+    "before purging",
+    "after purging",
+    "in a deletion",
+    "after one file was purged",
+    "after a dataset was purged",
+    "before purged",
+    "after purged",
+]
+
+
+def die_at(scene: Scene, point: str) -> None:
+    import pickle
+
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, point],
+        input=pickle.dumps((scene.archive, scene.settings)),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+
+
+@pytest.mark.parametrize("point", ARCHIVING)
+def test_an_archive_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str) -> None:
+    expected = hot(scene)
+    die_at(scene, point)
+    assert hot(scene) == expected, "archiving deletes nothing"
+    scene.expire_leases()
+    scene.archived(10, 20)
+    is_settled(scene, expected, "committed")
+    scene.purge(10, 20)
+    is_settled(scene, expected, "purged")
+
+
+@pytest.mark.parametrize("point", PURGING)
+def test_a_purge_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str) -> None:
+    expected = hot(scene)
+    die_at(scene, point)
+    everything_once(scene, expected)
+    scene.expire_leases()
+    scene.archived(10, 20)
+    scene.purge(10, 20)
+    is_settled(scene, expected, "purged")
+
+
+@pytest.mark.parametrize(
+    "point", ["after staged", "after one file was set aside", "after one file was shown", "before committed"]
+)
+def test_a_replacement_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str) -> None:
+    scene.archived(10, 20)
+    scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
+    expected = hot(scene)
+    die_at(scene, point)
+    for name in NAMES:
+        attempts = {key.rpartition("-")[2] for key in scene.visible(name)}
+        assert len(attempts) <= 1, "never two versions for a plain reader"
+    scene.expire_leases()
+    assert scene.archived(10, 20).outcome == "finished"
+    is_settled(scene, expected, "committed")
+    assert scene.archived(10, 20).outcome == "unchanged"
+
+
+# ---------------------------------------------------------------- paused workers
+
+
+@contextmanager
+def paused(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], Any]], Any]]:
+    """A worker thread that stops when it first calls this, until it is told to go on."""
+    reached, go_on = threading.Event(), threading.Event()
+    real = getattr(owner, name)
+    first = threading.Lock()
+
+    def waiting(*arguments: Any, **named: Any) -> Any:
+        if first.acquire(blocking=False):
+            reached.set()
+            assert go_on.wait(60)
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, waiting)
+    outcome: list[BaseException | None] = []
+
+    def start(work: Callable[[], Any]) -> Callable[[], BaseException | None]:
+        def attempt() -> None:
+            try:
+                work()
+                outcome.append(None)
+            except BaseException as error:  # noqa: BLE001 (it is what the test asks about)
+                outcome.append(error)
+
+        thread = threading.Thread(target=attempt, daemon=True)
+        thread.start()
+        assert reached.wait(60)
+
+        def finish() -> BaseException | None:
+            go_on.set()
+            thread.join(60)
+            return outcome[0]
+
+        return finish
+
+    yield start
+    go_on.set()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (ArchiveRun, "_copy"),
+        (run, "stage_manifest"),
+        (Claim, "stage"),
+        (Publication, "_show"),
+        (Publication, "_copy"),
+        (Objects, "copy"),
+        (Claim, "commit"),
+        (Publication, "clean_up"),
+    ],
+)
+def test_a_worker_that_was_paused_longer_than_its_lease_does_no_harm(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    with paused(owner, name, monkeypatch) as start:
+        finish = start(lambda: scene.archived(10, 20))
+        scene.expire_leases()
+        scene.archived(10, 20)
+        scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
+        expected = hot(scene)
+        scene.archived(10, 20)
+        scene.purge(10, 20)
+        everything_once(scene, expected)
+        finish()
+    everything_once(scene, expected)
+    assert scene.states(RANGE)[-1] == "purged"
+    assert scene.archived(10, 20).outcome == "kept"
+
+
+@pytest.mark.parametrize("name", ["_delete", "_record", "_require_cold"])
+def test_a_purge_that_was_paused_longer_than_its_lease_deletes_nothing_later(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    expected = hot(scene)
+    scene.archived(10, 20)
+    with paused(PurgeRun, name, monkeypatch) as start:
+        finish = start(lambda: scene.purge(10, 20))
+        if name == "_record":  # in a transaction that holds the claim: nobody gets past it
+            with scene.connect() as connection:
+                connection.execute("SET lock_timeout = '200ms'")
+                with pytest.raises(psycopg.errors.LockNotAvailable):
+                    connection.execute(
+                        "UPDATE compaction.archive_versions SET lease_until = '-infinity' WHERE range_id IN "
+                        f"(SELECT id FROM compaction.archive_ranges WHERE chain_id = {scene.chain_id})"
+                    )
+            assert finish() is None
+        else:
+            scene.expire_leases()
+            scene.purge(10, 20)
+            scene.execute(f"INSERT INTO TABLES.logs VALUES ({scene.chain_id}, 14, 0, 'written again by the indexer')")
+            assert isinstance(finish(), FenceLost)
+            assert len([row for row in scene.hot("logs") if row[1] == 14]) == 1
+            scene.execute("DELETE FROM TABLES.logs WHERE block_number = 14")
+    everything_once(scene, expected)
+
+
+# ---------------------------------------------------------------- two at once
+
+
+def test_two_runs_of_one_range_make_one_version(scene: Scene) -> None:
+    expected = hot(scene)
+    outcomes: list[str] = []
+
+    def archive() -> None:
+        try:
+            outcomes.append(scene.archived(10, 20).outcome)
+        except RangeBusy:
+            outcomes.append("busy")
+
+    threads = [threading.Thread(target=archive) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("archived") == 1
+    assert set(outcomes) <= {"archived", "busy", "unchanged"}
+    is_settled(scene, expected, "committed")
+
+
+def test_overlapping_ranges_cannot_be_claimed_at_once(scene: Scene) -> None:
+    from compaction_platform.archive.ledger import RangesOverlap
+
+    outcomes: list[str] = []
+
+    def claim(start: int, end: int) -> None:
+        try:
+            scene.ledger.claim(BlockRange(start, end), "a test")
+            outcomes.append(f"{start}-{end}")
+        except (RangesOverlap, RangeBusy) as error:
+            outcomes.append(type(error).__name__)
+
+    pairs = [(start, start + 10) for start in range(0, 12, 2)]
+    threads = [threading.Thread(target=claim, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    claimed = [BlockRange(*map(int, each.split("-"))) for each in outcomes if each[0].isdigit()]
+    assert claimed
+    assert not any(one.start < two.end and two.start < one.end for one in claimed for two in claimed if one != two)
+
+
+# ---------------------------------------------------------------- rows that change in between
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "INSERT INTO TABLES.logs SELECT chain_id, block_number, 9, block_hash FROM TABLES.logs WHERE block_number = 14",
+        "UPDATE TABLES.logs SET removed = false WHERE block_number = 13",
+        "DELETE FROM TABLES.logs WHERE block_number = 14",
+    ],
+)
+def test_rows_that_change_while_they_are_copied_are_archived_as_of_one_moment(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    before = hot(scene)
+    with paused(CopyTask, "__call__", monkeypatch) as start:
+        finish = start(lambda: scene.archived(10, 20))
+        scene.execute(change)
+        assert finish() is None
+    assert [row[:3] for row in scene.cold("logs")] == [row[:3] for row in before["logs"] if 10 <= row[1] < 20]
+    with pytest.raises(HotRowsDiffer):
+        scene.purge(10, 20)
+    assert len(scene.hot("blocks")) == 30
+
+
+# ---------------------------------------------------------------- lost answers and restarts
+
+
+class LossyProxy:
+    """Between us and PostgreSQL: the answer to a message with `mark` is lost, and the connection with it."""
+
+    def __init__(self, host: str, port: int, mark: bytes) -> None:
+        self.target, self.mark, self.fired = (host, port), mark, 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self._armed = False
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(self.target)
+            state = {"seen": False}
+            threading.Thread(target=self._to_server, args=(client, server, state), daemon=True).start()
+            threading.Thread(target=self._to_client, args=(server, client, state), daemon=True).start()
+
+    def _to_server(self, client: socket.socket, server: socket.socket, state: dict[str, bool]) -> None:
+        while data := _received(client):
+            if self.mark in data and self.fired == 0:
+                state["seen"] = True
+            if state["seen"] and b"COMMIT" in data:
+                state["commit"] = True
+            server.sendall(data)
+        _closed(server)
+
+    def _to_client(self, server: socket.socket, client: socket.socket, state: dict[str, bool]) -> None:
+        while data := _received(server):
+            if state.get("commit") and self.fired == 0:
+                self.fired += 1
+                _closed(client)
+                _closed(server)
+                return
+            try:
+                client.sendall(data)
+            except OSError:
+                break
+        _closed(client)
+
+    def close(self) -> None:
+        self.listener.close()
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(1 << 16)
+    except OSError:
+        return b""
+
+
+def _closed(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
+
+
+@pytest.mark.parametrize("state", ["staged", "committed", "purged"])
+def test_a_change_whose_answer_was_lost_counts(scene: Scene, settings: Settings, state: str) -> None:
+    expected = hot(scene)
+    parts = psycopg.conninfo.conninfo_to_dict(scene.url)
+    proxy = LossyProxy(str(parts["host"]), int(str(parts["port"])), parameter(state))
+    address = psycopg.conninfo.make_conninfo(scene.url, port=proxy.port)
+    through = settings.model_copy(update={"hot_postgres_url": _secret(address)})
+    try:
+        lossy = ArchiveRun(scene.archive, through, scene.run().spread, scene.said.append, owner="unlucky")
+        assert lossy.run(RANGE).outcome == "archived"
+        PurgeRun(scene.archive, through, owner="unlucky").run(RANGE)
+    finally:
+        proxy.close()
+    assert proxy.fired == 1
+    is_settled(scene, expected, "purged")
+
+
+def parameter(text: str) -> bytes:
+    """As the protocol sends it: not part of any statement's own words."""
+    return len(text).to_bytes(4, "big") + text.encode()
+
+
+def _secret(url: str) -> Any:
+    from pydantic import SecretStr
+
+    return SecretStr(url)
+
+
+def test_postgres_restarts_during_copy_commit_and_purge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A server ends with the thread that has started it.
+    with ThreadPoolExecutor(1) as keeper, EmbeddedLake(tmp_path / "lake", spark=False) as lake:
+        scene = Scene(lake.settings())
+        scene.grow(0, 30)
+        expected = hot(scene)
+        before(monkeypatch, CopyTask, "_written", lambda: restart(lake, keeper))
+        with pytest.raises((CopyFailed, HotUnreachable)):
+            scene.archived(10, 20)
+        scene.expire_leases()
+        before(monkeypatch, Claim, "commit", lambda: restart_slowly(lake, keeper))
+        assert scene.archived(10, 20).outcome == "archived"
+        everything_once(scene, expected)
+        before(monkeypatch, PurgeRun, "_record", lambda: restart(lake, keeper))
+        with pytest.raises(HotUnreachable):
+            scene.purge(10, 20)
+        everything_once(scene, expected)
+        scene.expire_leases()
+        scene.purge(10, 20)
+        is_settled(scene, expected, "purged")
+
+
+def before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, what: Callable[[], None]) -> None:
+    """Do this once, right before the first call."""
+    real = getattr(owner, name)
+    todo = [what]
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if todo:
+            todo.pop()()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, call)
+
+
+def restart(lake: EmbeddedLake, keeper: ThreadPoolExecutor) -> None:
+    stop_postgres(lake)
+    keeper.submit(start_postgres, lake).result()
+
+
+def restart_slowly(lake: EmbeddedLake, keeper: ThreadPoolExecutor) -> None:
+    """It is down when this returns, and comes back after somebody has knocked in vain."""
+    stop_postgres(lake)
+    knocked = threading.Event()
+    real = psycopg.connect
+
+    def knock(*arguments: Any, **named: Any) -> Any:
+        try:
+            return real(*arguments, **named)
+        except psycopg.OperationalError:
+            knocked.set()
+            raise
+
+    def come_back() -> None:
+        assert knocked.wait(60)
+        psycopg.connect = real
+        start_postgres(lake)
+
+    psycopg.connect = knock
+    keeper.submit(come_back)
+
+
+def stop_postgres(lake: EmbeddedLake) -> None:
+    (running,) = [each for each in lake.running if each.server.name == "postgres"]
+    running.ask_to_stop()
+    running.stop()
+    lake.running.remove(running)
+
+
+def start_postgres(lake: EmbeddedLake) -> None:
+    lake.add(postgres(lake.state.data / "postgres", lake.ports, lake.credentials))
+
+
+# ---------------------------------------------------------------- the store
+
+
+def test_staged_files_that_vanish_are_made_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = hot(scene)
+    real = Publication.publish
+
+    def vanish(publication: Publication) -> None:
+        publication.store.delete([key for key in scene.all_keys() if "/logs/_attempts/" in key])
+        monkeypatch.setattr(Publication, "publish", real)
+        real(publication)
+
+    monkeypatch.setattr(Publication, "publish", vanish)
+    with pytest.raises(StagedFilesMissing, match="hot rows are untouched"):
+        scene.archived(10, 20)
+    assert scene.archived(10, 20).version == 2
+    is_settled(scene, expected, "committed")
+
+
+def test_a_store_that_fails_while_publishing_is_finished_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    from compaction_platform.lake.objects import StoreRefused
+
+    expected = hot(scene)
+    real = Objects.copy
+    calls = [0]
+
+    def refuse(*arguments: Any, **named: Any) -> None:
+        calls[0] += 1
+        if calls[0] == 3:
+            raise StoreRefused("out of order")
+        real(*arguments, **named)
+
+    monkeypatch.setattr(Objects, "copy", refuse)
+    with pytest.raises(StoreRefused):
+        scene.archived(10, 20)
+    assert scene.states(RANGE) == ["staged"]
+    assert scene.archived(10, 20).outcome == "finished", "at once: the failed run let go of its claim"
+    is_settled(scene, expected, "committed")
