@@ -20,6 +20,7 @@ from compaction_platform.archive.checks import (
 from compaction_platform.archive.manifest import Manifest
 from compaction_platform.archive.partitions import partitions_of
 from compaction_platform.archive.purge import Purged, PurgeRun
+from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import Archived, ArchiveRun, CopyFailed, NotFinal, SourceUnfit
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.run_requests import SUBJECT_TAG
@@ -85,9 +86,9 @@ def cold_assets(archive: Archive) -> dg.AssetsDefinition:
         if not context.selected_asset_keys:
             yield from results_alone(run, wanted)
             return
-        blocks = archive.range_of(context.partition_key)
+        blocks = run.range_of(context.partition_key)
         if config.dry_run:
-            _show_dry_run(context, archive, run.preview(blocks))
+            _show_dry_run(context, archive, run.preview(blocks, config.invalidate_because or None))
             return
         try:
             done = run.run(blocks, config.invalidate_because or None)
@@ -159,7 +160,7 @@ def purged_asset(archive: Archive) -> dg.AssetsDefinition:
     )
     def purge(context: dg.AssetExecutionContext, lake: LakeResource) -> dg.MaterializeResult[None]:
         run = PurgeRun(archive, lake.settings(), context.log.info, owner=context.run.run_id)
-        return dg.MaterializeResult(metadata=_purge_figures(run.run(archive.range_of(context.partition_key))))
+        return dg.MaterializeResult(metadata=_purge_figures(run.run(BlockRange.parsed(context.partition_key))))
 
     return purge
 

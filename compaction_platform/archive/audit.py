@@ -11,7 +11,7 @@ import pyarrow.parquet
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.copy_task import fingerprint_of_file
 from compaction_platform.archive.hot import as_text, as_time
-from compaction_platform.archive.layout import Place
+from compaction_platform.archive.layout import NOT_DATA, Place
 from compaction_platform.archive.ledger import Version
 from compaction_platform.archive.links import Link
 from compaction_platform.archive.manifest import ManifestFile
@@ -50,6 +50,14 @@ class Audit:
 def audit_items(archive: Archive, version: Version, dataset: Dataset) -> list[AuditItem]:
     place = Place(archive.chain, dataset.name, version.blocks)
     return [AuditItem(place.visible(file.name), file) for file in version.manifests[dataset.name].files]
+
+
+def unlisted(archive: Archive, store: Objects, version: Version, dataset: Dataset) -> list[str]:
+    """Files that readers see and the manifest does not list."""
+    place = Place(archive.chain, dataset.name, version.blocks)
+    listed = {file.name for file in version.manifests[dataset.name].files} | set(NOT_DATA)
+    found = (stored.key for stored in store.list_directory(place.directory))
+    return [f"{store.uri}/{key} is not in the manifest" for key in found if key.rpartition("/")[2] not in listed]
 
 
 def cold_links(archive: Archive, store: Objects, version: Version) -> list[Link]:

@@ -7,12 +7,19 @@ from typing import Any
 
 import dagster as dg
 
-from compaction_platform.archive.audit import Audit, ColdFileUnreadable, audit_items, cold_links, last_block_time
+from compaction_platform.archive.audit import (
+    Audit,
+    ColdFileUnreadable,
+    audit_items,
+    cold_links,
+    last_block_time,
+    unlisted,
+)
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import hot_snapshot
 from compaction_platform.archive.ledger import LIVE, Version
 from compaction_platform.archive.links import Seam, problems_of
-from compaction_platform.archive.lookout import Standing, look, tip_time
+from compaction_platform.archive.lookout import Standing, look, rows_still_hot, tip_time
 from compaction_platform.archive.observe import observe
 from compaction_platform.archive.ranges import is_final
 from compaction_platform.archive.reorg import how_to_mend, look_for_reorgs
@@ -67,9 +74,15 @@ def results_after_a_run(
     yield from _if_wanted(wanted, _result(archive, FINAL, [], final))
     contiguous = {"blocks": blocks.rows, "last_hash": str(blocks.last_hash)}
     yield from _if_wanted(wanted, _result(archive, CONTIGUOUS, [], contiguous))
+    there = done.was_there
+    differing = [done.why] if there is not None and done.outcome == "kept" and there.state == "committed" else []
+    invalid = there.invalid_because if there is not None else None
+    if invalid is not None:
+        differing = [f"version {done.version} is marked invalid: {invalid}"]
+    severity = dg.AssetCheckSeverity.WARN if differing and invalid is None else dg.AssetCheckSeverity.ERROR
     for name, manifest in done.manifests.items():
         figures = {"rows": manifest.rows, "files": len(manifest.files), "fingerprint": manifest.fingerprint}
-        yield from _if_wanted(wanted, _result(archive, EQUAL, [], figures, dataset=name))
+        yield from _if_wanted(wanted, _result(archive, EQUAL, differing, figures, dataset=name, severity=severity))
 
 
 def result_of_a_failure(
@@ -133,8 +146,9 @@ def _broken(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Versi
 def _unequal(run: ArchiveRun, versions: Sequence[Version], name: str) -> list[str]:
     archive = run.archive
     dataset = archive.dataset(name)
+    versions = [version for version in versions if name in version.manifests]
     items = [item for version in versions for item in audit_items(archive, version, dataset)]
-    problems = []
+    problems = [problem for version in versions for problem in unlisted(archive, run.store, version, dataset)]
     for outcome in run.spread().run(Audit(run.store), items, weight=lambda item: item.file.size):
         if problem := outcome.error or outcome.value:
             problems.append(f"{run.store.uri}/{outcome.item.key} {problem}")
@@ -176,7 +190,7 @@ def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
         standing = look(archive, run.url)
         results: dict[str, Callable[[], dg.AssetCheckResult]] = {
             MISSING: lambda: _missing(archive, standing),
-            RETENTION: lambda: _retention(archive, standing),
+            RETENTION: lambda: _retention(archive, run.url, standing),
             LAG: lambda: _lag(archive, run, standing),
             REORG: lambda: _reorg(archive, run),
         }
@@ -193,11 +207,13 @@ def _missing(archive: Archive, standing: Standing) -> dg.AssetCheckResult:
     return _result(archive, MISSING, problems, figures, severity=dg.AssetCheckSeverity.WARN)
 
 
-def _retention(archive: Archive, standing: Standing) -> dg.AssetCheckResult:
-    problems = [
-        f"{blocks.key} (end not included) is archived, and {standing.hot_blocks[blocks]:,} of its blocks are still hot"
-        for blocks in sorted(standing.still_hot)
-    ]
+def _retention(archive: Archive, url: str, standing: Standing) -> dg.AssetCheckResult:
+    problems = []
+    for blocks, counts in rows_still_hot(archive, url, standing).items():
+        told = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
+        if standing.live[blocks].state == "purged":
+            told += "; they were added after the purge, and are in no cold file"
+        problems.append(f"{blocks.key} (end not included) is archived, and rows of it are hot: {told}")
     figures = {"archived": len(standing.live), "delete_after_compact": archive.purge}
     return _result(archive, RETENTION, problems, figures, severity=dg.AssetCheckSeverity.WARN)
 

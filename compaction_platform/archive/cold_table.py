@@ -226,6 +226,11 @@ class ColdTable:
         )
 
 
+def schema_of(store: Objects, key: str, size: int) -> pyarrow.Schema:
+    """The columns of a file that lies there."""
+    return pyarrow.parquet.read_schema(pyarrow.BufferReader(fetch_footer(store, key, size)))
+
+
 def _nested_fields(fields: Sequence[tuple[str, Any]]) -> list[Any]:
     from pyiceberg.types import NestedField
 

@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from compaction_platform.archive.chain import Dataset
 from compaction_platform.archive.cuts import Cut
-from compaction_platform.archive.hot import ROW_DIMENSIONS, ROW_HASH, select_rows
+from compaction_platform.archive.hot import ROW_HASH, ROW_UNFIT, select_rows
 from compaction_platform.archive.hot_columns import HotColumn, converted
 from compaction_platform.archive.layout import Place, file_name
 from compaction_platform.archive.manifest import Digest, ManifestFile
@@ -94,6 +94,7 @@ def read_rows(url: str, snapshot: str, chain_id: int, item: CopyItem) -> tuple[p
         adbc_driver_postgresql.dbapi.connect(url, autocommit=True) as connection,
         connection.cursor() as cursor,
     ):
+        cursor.execute("SET client_encoding = 'UTF8'")  # what the driver takes all text for
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
         cursor.execute(select_rows(item.dataset, item.columns, chain_id, item.cut.blocks))
@@ -105,8 +106,10 @@ def read_rows(url: str, snapshot: str, chain_id: int, item: CopyItem) -> tuple[p
             f"{item.dataset.name}: {found.num_rows:,} rows in blocks {item.cut.blocks.key} (end not included), but "
             f"{item.cut.rows:,} were counted in the same snapshot."
         )
-    if ROW_DIMENSIONS in found.column_names and (pyarrow.compute.max(found[ROW_DIMENSIONS]).as_py() or 1) > 1:
-        raise RowsUnfit(f"{item.dataset.name} has arrays of more than one dimension; Parquet has none.")
+    if ROW_UNFIT in found.column_names and pyarrow.compute.any(found[ROW_UNFIT]).as_py():
+        raise RowsUnfit(
+            f"{item.dataset.name} has arrays of more than one dimension, or that do not begin at 1; Parquet has none."
+        )
     return converted(found, item.columns), digest
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+AHEAD = timedelta(hours=1)  # a head that says it is made later than so is not believed
+
 Mode = Literal["depth", "tag", "both"]
 
 
@@ -67,6 +69,8 @@ def judge(head: Head, rule: FinalityRule, before: Head | None, now: datetime) ->
 def _why_not_believed(head: Head, rule: FinalityRule, before: Head | None, now: datetime) -> str | None:
     if head.number < 0:
         return f"the head says block {head.number}"
+    if head.time - now > AHEAD:
+        return f"the head (block {head.number}) is of {head.time:%Y-%m-%d %H:%M:%S} UTC, which is yet to come"
     if rule.max_head_age is not None and now - head.time > rule.max_head_age:
         return f"the head (block {head.number}) is of {head.time:%Y-%m-%d %H:%M:%S} UTC, older than {rule.max_head_age}"
     if head.finalized is not None and head.finalized > head.number:
@@ -74,10 +78,14 @@ def _why_not_believed(head: Head, rule: FinalityRule, before: Head | None, now: 
     if before is None:
         return None
     if head.number < before.number:
-        return f"the head went back from block {before.number} to {head.number}"
+        return (
+            f"the head went back from block {before.number} to {head.number}. If the chain was begun anew: `compaction "
+            "archive forget-head`"
+        )
     if before.finalized is not None and head.finalized is not None:
         if head.finalized < before.finalized:
             return f"the final block went back from {before.finalized} to {head.finalized}"
-        if head.finalized == before.finalized and head.finalized_hash != before.finalized_hash:
+        known = before.finalized_hash is not None and head.finalized_hash is not None
+        if known and head.finalized == before.finalized and head.finalized_hash != before.finalized_hash:
             return f"block {head.finalized} was final as {before.finalized_hash}, and is {head.finalized_hash} now"
     return None

@@ -23,12 +23,12 @@ from compaction_platform.archive.links import Link
 from compaction_platform.archive.manifest import Digest
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.settings import POSTGRES_URL_WANTED, Settings, is_postgres_url
 
 ROW = "compaction_row"  # our name for a row in SQL; a column of this name would hide it
 ROW_HASH = "compaction_row_hash"
-ROW_DIMENSIONS = "compaction_row_dimensions"
-OURS = {ROW, ROW_HASH, ROW_DIMENSIONS}
+ROW_UNFIT = "compaction_row_unfit"
+OURS = {ROW, ROW_HASH, ROW_UNFIT}
 CONNECTION = {"connect_timeout": 10, "application_name": "compaction_platform", "keepalives_idle": 30}
 MILLISECONDS_BEGIN = 10**11  # a Unix time beyond is in milliseconds
 
@@ -51,14 +51,16 @@ def hot_url(archive: Archive, settings: Settings) -> str:
 
 
 def url_of(variable: str | None, settings: Settings) -> str:
-    if variable is not None:
-        url = os.environ.get(variable)
-        if not url:
-            raise HotUnreachable(f"the variable {variable}, which should hold the hot database's address, is not set.")
-        return url
-    settings.require("hot_postgres_url", purpose="the hot database")
-    assert settings.hot_postgres_url is not None  # noqa: S101 (for the type checker; require() has seen to it)
-    return settings.hot_postgres_url.get_secret_value()
+    if variable is None:
+        settings.require("hot_postgres_url", purpose="the hot database")
+        assert settings.hot_postgres_url is not None  # noqa: S101 (for the type checker; require() has seen to it)
+        return settings.hot_postgres_url.get_secret_value()
+    url = os.environ.get(variable)
+    if not url:
+        raise HotUnreachable(f"the variable {variable}, which should hold the hot database's address, is not set.")
+    if not is_postgres_url(url):  # a driver's own message about it would repeat it, password and all
+        raise HotUnreachable(f"the variable {variable} is {POSTGRES_URL_WANTED}.")
+    return url
 
 
 @contextmanager
@@ -111,15 +113,17 @@ def select_rows(dataset: Dataset, columns: Sequence[HotColumn], chain_id: int, b
         name = sql.Identifier(column.name)
         listed.append(sql.SQL("{row}.{name}{cast} AS {name}").format(row=row, name=name, cast=cast))
     hashed = sql.SQL("hash_record_extended({row}, 0) AS {name}").format(row=row, name=sql.Identifier(ROW_HASH))
-    # The driver makes one list of an array of two dimensions and says nothing.
+    # Of an array of two dimensions, or one that does not begin at 1, the driver makes a plain list and says nothing.
     arrays = [
-        sql.SQL("array_ndims({row}.{name})").format(row=row, name=sql.Identifier(column.name))
+        sql.SQL("array_ndims({row}.{name}) > 1 OR array_lower({row}.{name}, 1) <> 1").format(
+            row=row, name=sql.Identifier(column.name)
+        )
         for column in columns
         if column.is_array
     ]
     if arrays:
-        most = sql.SQL("greatest({arrays}) AS {name}")
-        listed.append(most.format(arrays=sql.SQL(", ").join(arrays), name=sql.Identifier(ROW_DIMENSIONS)))
+        unfit = sql.SQL("({arrays}) AS {name}")
+        listed.append(unfit.format(arrays=sql.SQL(" OR ").join(arrays), name=sql.Identifier(ROW_UNFIT)))
     query = sql.SQL("SELECT {columns} FROM {table} AS {row} WHERE {condition}").format(
         columns=sql.SQL(", ").join([*listed, hashed]),
         table=table_of(dataset),
@@ -131,12 +135,16 @@ def select_rows(dataset: Dataset, columns: Sequence[HotColumn], chain_id: int, b
 
 def as_text(value: object) -> str:
     """A hash as text, whether the database keeps text or bytes."""
+    if value is None:
+        return ""
     return f"0x{bytes(value).hex()}" if isinstance(value, bytes | memoryview) else str(value)
 
 
 def as_time(value: object) -> datetime:
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
+    if isinstance(value, str) and value.isdigit():  # a numeric without limits, in a cold file
+        value = int(value)
     if isinstance(value, int | Decimal):
         return datetime.fromtimestamp(float(value) / (1000 if value >= MILLISECONDS_BEGIN else 1), UTC)
     raise HotTableUnfit(f"a block's time is {value!r}: a timestamp, or Unix seconds or milliseconds, are understood.")
@@ -162,10 +170,22 @@ class HotSnapshot:
             schema = cursor.fetch_arrow_table().schema
         if taken := OURS & set(schema.names):
             raise HotTableUnfit(f"{'.'.join(dataset.table)} has a column {', '.join(taken)}: such names are ours.")
+        self._require_a_table(dataset)
         enums = self.connection.execute("SELECT typname FROM pg_type GROUP BY 1 HAVING bool_and(typtype = 'e')")
         columns = hot_columns(".".join(dataset.table), schema, {name for (name,) in enums})
         self._require(dataset, {column.name: column for column in columns})
         return columns
+
+    def _require_a_table(self, dataset: Dataset) -> None:
+        """Not a view; and no tables inherit from it, whose own columns nobody would see."""
+        found = self.connection.execute(
+            "SELECT relkind, relkind = 'r' AND relhassubclass FROM pg_class WHERE oid = %s::regclass",
+            (table_of(dataset).as_string(None),),
+        ).fetchone()
+        if found is None or found[0] not in ("r", "p") or found[1]:
+            raise HotTableUnfit(
+                f"{'.'.join(dataset.table)} is not a plain or partitioned table, or other tables inherit from it."
+            )
 
     def _require(self, dataset: Dataset, columns: Mapping[str, HotColumn]) -> None:
         named = [dataset.chain, dataset.block, *dataset.key, dataset.hash, dataset.parent_hash, dataset.time]
@@ -281,10 +301,24 @@ def hot_snapshot(archive: Archive, url: str) -> Iterator[HotSnapshot]:
         yield HotSnapshot(archive, url, connection, *found)
 
 
-def digest_of(connection: "psycopg.Connection[Any]", dataset: Dataset, chain_id: int, blocks: BlockRange) -> Digest:
+def digest_of(
+    connection: "psycopg.Connection[Any]",
+    dataset: Dataset,
+    chain_id: int,
+    blocks: BlockRange,
+    columns: Sequence[str] | None = None,
+) -> Digest:
+    """Of whole rows, or of these columns, which gives the same where they are all there are."""
+    row = sql.Identifier(ROW)
+    named = sql.SQL(", ").join(sql.SQL("{}.{}").format(row, sql.Identifier(name)) for name in columns or ())
     query = sql.SQL(
-        "SELECT count(*), coalesce(sum(hash_record_extended({row}, 0)::numeric), 0) FROM {table} AS {row} "
+        "SELECT count(*), coalesce(sum(hash_record_extended({hashed}, 0)::numeric), 0) FROM {table} AS {row} "
         "WHERE {condition}"
-    ).format(row=sql.Identifier(ROW), table=table_of(dataset), condition=of_range(dataset, chain_id, blocks))
+    ).format(
+        hashed=row if columns is None else sql.SQL("ROW({})").format(named),
+        table=table_of(dataset),
+        row=row,
+        condition=of_range(dataset, chain_id, blocks),
+    )
     rows, total = connection.execute(query).fetchone() or (0, 0)
     return Digest(rows=rows, sum=str(total))

@@ -110,6 +110,10 @@ class FenceLost(CompactionError):
     """Another run took this range over; what this one still wanted to do was not done."""
 
 
+class MarkedInvalid(CompactionError):
+    """What is archived is not the chain any more, by the check no_reorg_after_archiving or a person."""
+
+
 class NoLedger(CompactionError):
     """The tables that keep the state of ranges are not there."""
 
@@ -194,28 +198,48 @@ class Ledger:
         """The sole right to work on a range, for as long as it is renewed."""
         self._plan(blocks, because)
         with self._connected() as connection:
+            range_id = self._lock(connection, blocks)
             row = connection.execute(
                 """
                 UPDATE compaction.archive_versions v
                 SET state = CASE state WHEN 'planned' THEN 'claimed' ELSE state END,
                     fence = nextval('compaction.archive_fences'), owner = %s, lease_until = now() + %s,
                     changed_at = now(), error = NULL
-                FROM compaction.archive_ranges r
-                WHERE r.id = v.range_id AND r.chain_id = %s AND r.blocks = int8range(%s, %s)
-                  AND v.state IN ('planned', 'claimed', 'staged') AND v.lease_until <= now()
-                RETURNING v.range_id, v.version, v.fence""",
-                (owner, self.lease, self.chain_id, blocks.start, blocks.end),
+                WHERE range_id = %s AND state IN ('planned', 'claimed', 'staged') AND lease_until <= now()
+                  AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions p
+                      WHERE p.range_id = v.range_id AND p.state = 'purging' AND p.lease_until > now())
+                RETURNING range_id, version, fence""",
+                (owner, self.lease, range_id),
             ).fetchone()
             if row is None:
-                self._raise_busy(connection, blocks)
-            assert row is not None  # noqa: S101 (for the type checker)
+                raise self._busy(connection, blocks)
+            # A purge whose lease is over may only be paused: from now on it deletes nothing.
+            connection.execute(
+                "UPDATE compaction.archive_versions SET fence = nextval('compaction.archive_fences') "
+                "WHERE range_id = %s AND state = 'purging'",
+                (range_id,),
+            )
         return Claim(self, blocks, *row)
 
-    def _raise_busy(self, connection: "psycopg.Connection[Any]", blocks: BlockRange) -> None:
-        working = [each for each in self.versions_in(connection, blocks, WORKING) if each.blocks == blocks]
+    def _lock(self, connection: "psycopg.Connection[Any]", blocks: BlockRange) -> int:
+        """Whoever claims a range, for archiving or for purging, waits here for the other."""
+        found = connection.execute(
+            "SELECT id FROM compaction.archive_ranges WHERE chain_id = %s AND blocks = int8range(%s, %s) FOR UPDATE",
+            (self.chain_id, blocks.start, blocks.end),
+        ).fetchone()
+        if found is None:
+            raise RangeBusy(f"blocks {blocks.key} (end not included) of chain {self.chain_id} changed; run again.")
+        return int(found[0])
+
+    def _busy(self, connection: "psycopg.Connection[Any]", blocks: BlockRange) -> RangeBusy:
+        working = [
+            each
+            for each in self.versions_in(connection, blocks, (*WORKING, "purging"))
+            if each.blocks == blocks and each.is_leased
+        ]
         who = f"run {working[0].owner or 'without a name'} has it ({working[0].state})" if working else "it changed"
-        raise RangeBusy(
-            f"blocks {blocks.key} (end not included) of chain {self.chain_id} are being archived: {who}. Nothing was "
+        return RangeBusy(
+            f"blocks {blocks.key} (end not included) of chain {self.chain_id} are being worked on: {who}. Nothing was "
             f"done here. If that run is dead, its claim ends by itself within {self.lease}."
         )
 
@@ -229,7 +253,7 @@ class Ledger:
                 WHERE r.chain_id = %(chain)s AND r.blocks && int8range(%(start)s, %(end)s)
                   AND r.blocks <> int8range(%(start)s, %(end)s)
                   AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions v WHERE v.range_id = r.id
-                      AND (v.manifests IS NOT NULL OR v.lease_until > now()))""",
+                      AND (v.state NOT IN ('planned', 'claimed', 'failed') OR v.lease_until > now()))""",
                 {"chain": self.chain_id, "start": blocks.start, "end": blocks.end},
             )
             place = (self.chain_id, blocks.start, blocks.end)
@@ -265,24 +289,34 @@ class Ledger:
                 with_reason,
             )
 
-    def claim_purge(self, version: Version, owner: str) -> "Claim":
-        """The sole right to delete the hot rows of a committed version."""
+    def claim_purge(self, version: Version, owner: str, states: Sequence[str] = ("committed", "purging")) -> "Claim":
+        """The sole right to delete the hot rows of a committed version, or to bring them back."""
         with self._connected() as connection:
+            self._lock(connection, version.blocks)
+            # An attempt whose lease is over may only be paused: what it has copied must not replace what is purged.
+            connection.execute(
+                "UPDATE compaction.archive_versions "
+                "SET state = 'failed', fence = nextval('compaction.archive_fences'), "
+                "error = 'given up: the range is being purged', changed_at = now() "
+                "WHERE range_id = %s AND state IN ('planned', 'claimed') AND lease_until <= now()",
+                (version.range_id,),
+            )
             row = connection.execute(
                 """
-                UPDATE compaction.archive_versions
+                UPDATE compaction.archive_versions v
                 SET state = 'purging', fence = nextval('compaction.archive_fences'), owner = %s,
                     lease_until = now() + %s, changed_at = now(), error = NULL
-                WHERE range_id = %s AND version = %s AND state IN ('committed', 'purging') AND invalid_because IS NULL
-                  AND (lease_until <= now() OR state = 'committed')
+                WHERE range_id = %s AND version = %s AND state = ANY(%s) AND lease_until <= now()
+                  AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions w
+                      WHERE w.range_id = v.range_id AND w.state IN ('planned', 'claimed', 'staged'))
                 RETURNING fence""",
-                (owner, self.lease, version.range_id, version.version),
+                (owner, self.lease, version.range_id, version.version, list(states)),
             ).fetchone()
         if row is None:
             raise RangeBusy(
-                f"blocks {version.blocks.key} (end not included) of chain {self.chain_id} cannot be purged now: "
-                f"another run does, or they were replaced or marked invalid since. Nothing was deleted. A dead run's "
-                f"claim ends within {self.lease}."
+                f"the hot rows of blocks {version.blocks.key} (end not included) of chain {self.chain_id} cannot be "
+                "touched now: another run works on the range, or a newer version of it is staged and must be finished "
+                f"first (materialize the range). Nothing was deleted. A dead run's claim ends within {self.lease}."
             )
         return Claim(self, version.blocks, version.range_id, version.version, row[0])
 
@@ -294,6 +328,15 @@ class Ledger:
                 "UPDATE compaction.archive_versions SET invalid_because = %s, changed_at = now() "
                 "WHERE range_id = %s AND version = %s AND invalid_because IS NULL",
                 (because, version.range_id, version.version),
+            )
+
+    def believe_again(self, version: Version) -> None:
+        """A person says that the mark was a mistake."""
+        with self._connected() as connection:
+            connection.execute(
+                "UPDATE compaction.archive_versions SET invalid_because = NULL, changed_at = now() "
+                "WHERE range_id = %s AND version = %s",
+                (version.range_id, version.version),
             )
 
     def expired(self, retention: timedelta) -> list[Version]:
@@ -321,6 +364,12 @@ class Ledger:
                 (version.range_id, version.version),
             )
             return {(dataset, file) for dataset, file in found}
+
+    def now(self) -> datetime:
+        with self._connected() as connection:
+            found = connection.execute("SELECT now()").fetchone()
+        assert found is not None  # noqa: S101 (for the type checker: there is always one row)
+        return found[0]  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ the head
 
@@ -364,7 +413,7 @@ class Ledger:
             with connected(self.url) as connection:
                 yield connection
         except CompactionError as error:
-            if isinstance(error.__cause__, psycopg.errors.UndefinedTable):
+            if isinstance(error.__cause__, psycopg.errors.UndefinedTable) and "compaction.archive_" in str(error):
                 raise NoLedger(
                     "the tables that keep the state of ranges (schema compaction) are not there; run the job `setup`."
                 ) from error
@@ -407,7 +456,7 @@ class Claim:
         with self.ledger._connected() as connection:
             row = connection.execute(
                 "UPDATE compaction.archive_versions SET lease_until = now() + %s "
-                "WHERE range_id = %s AND version = %s AND fence = %s RETURNING 1",
+                "WHERE range_id = %s AND version = %s AND fence = %s AND state IN ('claimed', 'staged') RETURNING 1",
                 (self.ledger.lease, self.range_id, self.version, self.fence),
             ).fetchone()
         if row is None:
@@ -466,18 +515,32 @@ class Claim:
     def purged(self) -> None:
         self._change("purged", ("purging",))
 
+    def restored(self) -> None:
+        """All hot rows are back: it is as if they had never been deleted."""
+        with self.held(even_if_invalid=True) as connection:
+            connection.execute(
+                "UPDATE compaction.archive_versions SET state = 'committed', lease_until = '-infinity', "
+                "changed_at = now() WHERE range_id = %s AND version = %s",
+                (self.range_id, self.version),
+            )
+
     @contextmanager
-    def held(self) -> Iterator["psycopg.Connection[Any]"]:
-        """One transaction of our own; it is rolled back if the claim is lost. The row stays locked until it ends, so
-        that nobody takes over in between."""
+    def held(self, *, even_if_invalid: bool = False) -> Iterator["psycopg.Connection[Any]"]:
+        """One transaction of a purge; it is rolled back if the claim is lost. The row stays locked until it ends, so
+        that nobody takes over, or marks the range invalid, in between."""
         with self.ledger._connected() as connection:
             row = connection.execute(
                 "UPDATE compaction.archive_versions SET lease_until = now() + %s "
-                "WHERE range_id = %s AND version = %s AND fence = %s RETURNING 1",
+                "WHERE range_id = %s AND version = %s AND fence = %s AND state = 'purging' RETURNING invalid_because",
                 (self.ledger.lease, self.range_id, self.version, self.fence),
             ).fetchone()
             if row is None:
                 raise self.lost()
+            if row[0] is not None and not even_if_invalid:
+                raise MarkedInvalid(
+                    f"blocks {self.blocks.key} (end not included) of chain {self.ledger.chain_id} were marked invalid "
+                    f"({row[0]}); nothing more of them is purged."
+                )
             yield connection
 
     def lost(self) -> FenceLost:
@@ -531,8 +594,8 @@ class Claim:
     def _supersede(self, connection: "psycopg.Connection[Any]") -> None:
         """The live version makes room; this is undone with the rest if the claim turns out to be lost."""
         connection.execute(
-            "UPDATE compaction.archive_versions SET state = 'superseded', superseded_at = now(), changed_at = now() "
-            "WHERE range_id = %s AND version <> %s AND state = ANY(%s)",
+            "UPDATE compaction.archive_versions SET state = 'superseded', superseded_at = now(), changed_at = now(), "
+            "fence = nextval('compaction.archive_fences') WHERE range_id = %s AND version <> %s AND state = ANY(%s)",
             (self.range_id, self.version, list(LIVE)),
         )
 

@@ -49,6 +49,9 @@ def problems_of(
         shown = ", ".join(gap.key if gap.blocks > 1 else str(gap.start) for gap in missing[:SHOWN])
         more = f" and {len(missing) - SHOWN} more gaps" if len(missing) > SHOWN else ""
         problems.append(f"{count:,} of {blocks.blocks:,} blocks are missing: {shown}{more} (ends not included)")
+    nameless = [link.number for link in links if not link.hash or not link.parent]
+    if nameless:
+        problems.append(f"{_some(nameless, 'block')} without hash or parent hash")
     if not links:
         return problems or ["there is no block in the range"]
     broken = [

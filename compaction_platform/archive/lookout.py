@@ -1,17 +1,21 @@
 """Which ranges of a chain need a run, and how the chain stands as a whole."""
 
 import hashlib
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from psycopg import sql
 
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import connected, hot_snapshot, table_of
-from compaction_platform.archive.ledger import LIVE, Ledger, Version
+from compaction_platform.archive.ledger import Ledger, Version
 from compaction_platform.archive.observe import Observed, observe
 from compaction_platform.archive.ranges import BlockRange, final_ranges
+
+TRIED_AGAIN_AFTER_SECONDS = 6 * 3600
 
 
 @dataclass(frozen=True)
@@ -21,44 +25,62 @@ class Standing:
     observed: Observed
     final: tuple[BlockRange, ...]  # final ranges that were ever seen whole, archived or not
     live: dict[BlockRange, Version] = field(repr=False)
-    hot_blocks: dict[BlockRange, int] = field(repr=False)  # by final range
+    hot_blocks: dict[BlockRange, int] = field(repr=False)  # by aligned range
+    staged: frozenset[BlockRange] = frozenset()  # begun, and to be finished
+    busy: frozenset[BlockRange] = frozenset()  # a run has them
+    window: int = 0  # of time: what failed in an earlier one is tried again
 
     @property
     def missing(self) -> list[BlockRange]:
-        return [blocks for blocks in self.final if blocks not in self.live]
+        return [blocks for blocks in self.final if not any(blocks.overlaps(other) for other in self._near(blocks))]
 
-    @property
-    def still_hot(self) -> list[BlockRange]:
-        """Archived, but their hot rows are still there."""
-        return [blocks for blocks in self.live if self.hot_blocks.get(blocks)]
+    def _near(self, blocks: BlockRange) -> list[BlockRange]:
+        """Live ranges that may overlap: those before it that begin last, and those behind it that begin first."""
+        ordered = self._ordered
+        place = bisect_left(ordered, blocks)
+        return ordered[max(0, place - 1) : bisect_left(ordered, BlockRange(blocks.end, blocks.end + 1)) + 1]
+
+    @cached_property
+    def _ordered(self) -> list[BlockRange]:
+        return sorted(self.live)
 
     def digest(self, blocks: BlockRange) -> str:
         """Of what a run would find: another digest means that another attempt may end differently."""
         version = self.live.get(blocks)
         archived = (version.version, version.state) if version else None
-        return hashlib.sha256(repr((blocks.key, self.hot_blocks.get(blocks, 0), archived)).encode()).hexdigest()
+        seen = (blocks.key, self.hot_blocks.get(blocks, 0), archived, self.window)
+        return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
 def look(archive: Archive, url: str) -> Standing:
     ledger = Ledger(url, archive.chain_id)
     observed = observe(archive, url, ledger)
-    live = {version.blocks: version for version in ledger.versions(states=LIVE)}
-    hot_blocks = _hot_blocks(archive, url)
+    versions = ledger.versions()
+    live = {version.blocks: version for version in versions if version.is_live}
+    now = ledger.now()
     final: list[BlockRange] = []
     if observed.finalized is not None:
         lowest = [blocks.start for blocks in live]
         if observed.first_hot is not None:
             lowest.append(observed.first_hot)
         final = final_ranges(min(lowest), observed.finalized, archive.range_size)
-    return Standing(observed, tuple(final), live, hot_blocks)
+    return Standing(
+        observed,
+        tuple(final),
+        live,
+        _hot_blocks(archive, url),
+        staged=frozenset(version.blocks for version in versions if version.state == "staged"),
+        busy=frozenset(version.blocks for version in versions if version.is_leased),
+        window=int(now.timestamp()) // TRIED_AGAIN_AFTER_SECONDS,
+    )
 
 
 def due_ranges(archive: Archive, standing: Standing) -> list[BlockRange]:
-    """Final ranges to archive; and archived ones to purge, where that is asked for."""
-    due = [blocks for blocks in standing.missing if standing.hot_blocks.get(blocks)]
+    """Final ranges to archive, what was begun, and archived ones to purge, where that is asked for."""
+    due = {blocks for blocks in standing.missing if standing.hot_blocks.get(blocks)} | standing.staged
     if archive.purge:
-        due += [blocks for blocks, version in standing.live.items() if version.state != "purged" and version.is_valid]
-    return sorted(due)
+        due |= {blocks for blocks, version in standing.live.items() if version.state != "purged" and version.is_valid}
+    return sorted(due - standing.busy)
 
 
 def tip_time(archive: Archive, url: str) -> datetime | None:
@@ -68,11 +90,26 @@ def tip_time(archive: Archive, url: str) -> datetime | None:
     return head.time if head else None
 
 
+def rows_still_hot(archive: Archive, url: str, standing: Standing) -> dict[BlockRange, dict[str, int]]:
+    """Hot rows of ranges that are archived, by dataset."""
+    found: dict[BlockRange, dict[str, int]] = {}
+    with hot_snapshot(archive, url) as hot:
+        for blocks in sorted(standing.live):
+            counts = {each.name: sum(hot.rows_per_block(each, blocks).values()) for each in archive.datasets}
+            if any(counts.values()):
+                found[blocks] = {name: count for name, count in counts.items() if count}
+    return found
+
+
 def _hot_blocks(archive: Archive, url: str) -> dict[BlockRange, int]:
     dataset, size = archive.blocks, archive.range_size
-    query = sql.SQL("SELECT {block} / {size}, count(*) FROM {table} WHERE {chain} = {chain_id} GROUP BY 1").format(
+    query = sql.SQL(
+        "SELECT {block} / {size}, count(*) FROM {table} "
+        "WHERE {chain} = {chain_id} AND {block} BETWEEN 0 AND {most} GROUP BY 1"
+    ).format(
         block=sql.Identifier(dataset.block),
         size=sql.Literal(size),
+        most=sql.Literal(2**62),
         table=table_of(dataset),
         chain=sql.Identifier(dataset.chain),
         chain_id=sql.Literal(archive.chain_id),

@@ -1,5 +1,6 @@
 """A JSON-RPC node of the chain (the Ethereum API). Its address may hold a key: it is never shown."""
 
+import http.client
 import json
 import os
 import urllib.error
@@ -72,7 +73,7 @@ class Node:
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
                 content = json.loads(answer.read(MOST_BYTES))
-        except (urllib.error.URLError, OSError, ValueError) as error:
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
             raise NodeUnreachable(f"the node of {self.variable} does not answer: {_reason(error)}.") from None
         if not isinstance(content, dict) or content.get("error"):
             told = content.get("error") if isinstance(content, dict) else content

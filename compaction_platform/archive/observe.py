@@ -35,7 +35,7 @@ def observe(archive: Archive, url: str, ledger: Ledger, *, remember: bool = True
         head = node.head() if node else last
         finality = judge(head, archive.finality, before, hot.now)
         if finality.finalized is not None:
-            finality = _against_history(archive, hot, last, node, before, finality)
+            finality = _against_history(ledger, hot, last, node, before, finality)
         evidence = None
         if finality.finalized is not None:
             known = replace(head, finalized=finality.finalized, finalized_hash=hot.hash_at(finality.finalized))
@@ -59,13 +59,17 @@ def observe(archive: Archive, url: str, ledger: Ledger, *, remember: bool = True
 
 
 def _against_history(
-    archive: Archive, hot: HotSnapshot, last: Head, node: Node | None, before: Head | None, finality: Finality
+    ledger: Ledger, hot: HotSnapshot, last: Head, node: Node | None, before: Head | None, finality: Finality
 ) -> Finality:
     """No further than the hot database is, and only if it, the node and what was final before agree."""
-    finalized = finality.finalized or 0
+    archive, finalized = hot.archive, finality.finalized or 0
     if finalized > last.number:
         finalized = last.number
         finality = Finality(finalized, f"{finality.why}; the hot database has blocks up to {finalized}")
+    if not archive.gaps_allowed and hot.hash_at(finalized) is None and not ledger.live_at(finalized):
+        return Finality(
+            None, f"block {finalized} should be final ({finality.why}), but is not there: is the head real?"
+        )
     if before is not None and before.finalized is not None and before.finalized_hash is not None:
         now = hot.hash_at(before.finalized)
         if now is not None and now != before.finalized_hash:

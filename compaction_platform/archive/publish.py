@@ -58,6 +58,25 @@ class Publication:
         for manifest in self.manifests.values():
             clear_attempts(self.store, manifest, before=manifest.attempt + 1)
 
+    def take_back(self) -> None:
+        """Staged files are gone: what was shown of them leaves again, and the version before comes back."""
+        live = next((version for version in self.earlier if version.is_live), None)
+        for name, manifest in self.manifests.items():
+            place = _place(manifest)
+            there = self._visible(place)
+            before = live.manifests.get(name) if live else None
+            self.store.delete(place.visible(file.name) for file in manifest.files if file.name in there)
+            if before is None or live is None:
+                self.store.delete(place.visible(each) for each in NOT_DATA)
+                continue
+            for file in before.files:
+                if there.get(file.name) != file.size:
+                    self.store.copy(place.superseded(live.version, file.name), place.visible(file.name), overwrite=True)
+            write_marks(self.store, before)
+            if name in self.tables:
+                keys = {place.visible(file.name): file.size for file in before.files if file.rows}
+                self.tables[name].replace(before.blocks, keys, self.still_ours)
+
     def _register(self, key_of: Callable[[Manifest, ManifestFile], str]) -> None:
         for name, table in self.tables.items():
             manifest = self.manifests[name]
@@ -68,7 +87,10 @@ class Publication:
         place = _place(manifest)
         wanted = {file.name: file.size for file in manifest.files}
         there = self._visible(place)
-        self._set_aside(place, [name for name in there if name not in wanted and name not in NOT_DATA])
+        old = [name for name in there if name not in wanted and name not in NOT_DATA]
+        if old and SUCCESS in there:  # from here on the directory is not whole
+            self.store.delete([place.visible(SUCCESS)])
+        self._set_aside(place, old)
         missing = [name for name, size in wanted.items() if there.get(name) != size]
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
             list(pool.map(lambda name: self._copy(place, manifest, name), missing))
@@ -89,17 +111,11 @@ class Publication:
             self.store.copy(staged, place.visible(name), overwrite=True)
         except ObjectMissing as missing:
             self.still_ours()  # another run has published it and cleaned up
-            if name in NOT_DATA and self._is_published(place, manifest):
+            if name in NOT_DATA and is_marked(self.store, manifest):
                 return
             raise StagedFilesMissing(
                 f"{self.store.uri}/{staged} was staged and verified, and is gone. The hot rows are untouched."
             ) from missing
-
-    def _is_published(self, place: Place, manifest: Manifest) -> bool:
-        try:
-            return bytes(self.store.read(place.visible(SUCCESS))) == success_mark(manifest)
-        except ObjectMissing:
-            return False
 
     def _set_aside(self, place: Place, names: Sequence[str]) -> None:
         """Files of an earlier version leave, but are kept until retention."""
@@ -145,6 +161,20 @@ def stage_manifest(store: Objects, manifest: Manifest) -> None:
     if bytes(store.read(key)) != manifest.to_bytes():
         raise StagedFilesMissing(f"{store.uri}/{key} reads back as something else than was written.")
     store.write(place.staged(manifest.attempt, SUCCESS), success_mark(manifest))
+
+
+def write_marks(store: Objects, manifest: Manifest) -> None:
+    """What stands beside the files of a range that is whole."""
+    place = _place(manifest)
+    store.write(place.visible(MANIFEST), manifest.to_bytes())
+    store.write(place.visible(SUCCESS), success_mark(manifest))
+
+
+def is_marked(store: Objects, manifest: Manifest) -> bool:
+    try:
+        return bytes(store.read(_place(manifest).visible(SUCCESS))) == success_mark(manifest)
+    except ObjectMissing:
+        return False
 
 
 def success_mark(manifest: Manifest) -> bytes:

@@ -8,12 +8,13 @@ same comparison.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
 
 from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.foreign_keys import cascading_to, purge_order
 from compaction_platform.archive.hot import ROW, digest_of, hot_url, of_range, table_of
 from compaction_platform.archive.layout import Place
 from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
@@ -24,7 +25,11 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects
 from compaction_platform.lake.settings import Settings
 
-DROP_LOCK_TIMEOUT = "5s"
+LOCK_TIMEOUT = "5s"
+AGAIN = (
+    "Materialize the range again to archive the rows as they are now. If it is then kept as it is, because other files "
+    "of it are purged already: `compaction archive restore` brings their rows back first."
+)
 
 
 class NotArchived(CompactionError):
@@ -102,24 +107,49 @@ class PurgeRun:
         return done
 
     def _purge(self, claim: Claim, version: Version) -> Purged:
+        done = self.ledger.purged_files(version)
+        left = {
+            name: [file for file in manifest.files if (name, file.name) not in done]
+            for name, manifest in version.manifests.items()
+        }
+        for name, files in left.items():  # all of them, before the first row goes
+            for file in files:
+                self._require_cold(version.manifests[name], file)
+        with claim.held() as connection:
+            order = purge_order(connection, [each for each in self.archive.datasets if each.name in left])
         rows: dict[str, int] = {}
         dropped: list[str] = []
-        done = self.ledger.purged_files(version)
-        # Those that refer to blocks first: the other way round, foreign keys would refuse or, worse, cascade.
-        for dataset in reversed(self.archive.datasets):
-            manifest = version.manifests.get(dataset.name)
-            if manifest is None:
-                continue
-            left = [file for file in manifest.files if (dataset.name, file.name) not in done]
-            for file in left:
-                self._require_cold(manifest, file)
-            if left == list(manifest.files) and (partitions := self._droppable(claim, dataset, manifest)):
-                rows[dataset.name] = self._drop(claim, dataset, manifest, partitions)
-                dropped += [partition.name for partition in partitions]
-                continue
-            for file in left:
+        for dataset in order:
+            manifest = version.manifests[dataset.name]
+            if left[dataset.name] == list(manifest.files):
+                count, tables = self._drop(claim, dataset, manifest)
+                if tables:
+                    rows[dataset.name] = count
+                    dropped += tables
+                    continue
+            for file in left[dataset.name]:
                 rows[dataset.name] = rows.get(dataset.name, 0) + self._delete(claim, dataset, manifest, file)
+        self._require_nothing_left(claim, version)
         return Purged(version.blocks, version.version, rows, tuple(dropped))
+
+    def _require_nothing_left(self, claim: Claim, version: Version) -> None:
+        """Rows that were added to blocks after those were deleted are in no cold file."""
+        with claim.held() as connection:
+            for dataset in self.archive.datasets:
+                if dataset.name in version.manifests:
+                    found = digest_of(connection, dataset, self.archive.chain_id, version.blocks)
+                    if found.rows:
+                        raise HotRowsDiffer(
+                            f"{dataset.name} has {found.rows:,} new hot rows of blocks {version.blocks.key} (end not "
+                            "included), which were purged a moment ago. They were not deleted. "
+                            f"{self._way_out(version)}"
+                        )
+
+    def _way_out(self, version: Version) -> str:
+        return (
+            f"`compaction archive restore {self.archive.chain} {version.blocks.key}` brings back the rows that were "
+            "deleted; then materialize the range again to archive all rows as they are now."
+        )
 
     def _require_cold(self, manifest: Manifest, file: ManifestFile) -> None:
         """The cold file is still there, byte for byte: from now on it is the only copy."""
@@ -138,7 +168,7 @@ class PurgeRun:
 
     def _delete(self, claim: Claim, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> int:
         with claim.held() as connection:
-            self._require_nothing_else_goes(connection, dataset)
+            self._require_nothing_else_goes(connection, dataset, file.blocks)
             expected = self._expected(connection, dataset, manifest, file.blocks, file.source)
             row = sql.Identifier(ROW)
             statement = sql.SQL(
@@ -160,8 +190,7 @@ class PurgeRun:
         if server != manifest.source.server:
             raise HotRowsDiffer(
                 f"{dataset.name} {blocks.key} was archived from PostgreSQL {manifest.source.server}, this is {server}: "
-                "their row digests cannot be compared. Nothing was deleted. Materialize the range again: "
-                "it takes a fresh digest."
+                f"their row digests cannot be compared. Nothing of it was deleted. {AGAIN}"
             )
         return source
 
@@ -175,8 +204,7 @@ class PurgeRun:
         )
         raise HotRowsDiffer(
             f"{dataset.name}, blocks {blocks.key} (end not included): {what}. A row was added, changed or deleted "
-            "after the copy. Nothing of these blocks was deleted. Materialize the range again to archive the rows as "
-            "they are now; if rows are missing on purpose, give a reason."
+            f"after the copy. Nothing of these blocks was deleted. {AGAIN}"
         )
 
     def _record(self, connection: Any, claim: Claim, dataset: Dataset, files: Sequence[ManifestFile]) -> None:
@@ -187,65 +215,64 @@ class PurgeRun:
                 (claim.range_id, claim.version, dataset.name, file.name, file.rows),
             )
 
-    def _require_nothing_else_goes(self, connection: Any, dataset: Dataset) -> None:
-        """No table that is not archived has a foreign key that would delete or change its rows along with ours."""
-        archived = [".".join(each.table) for each in self.archive.datasets]
-        found = connection.execute(
-            """
-            SELECT DISTINCT n.nspname || '.' || c.relname
-            FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-            WHERE k.contype = 'f' AND k.confrelid = %s::regclass AND k.confdeltype IN ('c', 'n', 'd')
-              AND NOT c.relispartition AND n.nspname || '.' || c.relname <> ALL(%s)""",
-            (table_of(dataset).as_string(None), archived),
-        ).fetchall()
-        if found:
-            raise WouldDeleteMore(
-                f"{', '.join(name for (name,) in found)} refers to {'.'.join(dataset.table)} with ON DELETE CASCADE or "
-                "SET NULL, and is not archived: deleting would take its rows along. Nothing was deleted. Archive that "
-                "table, too, or change its foreign key."
-            )
+    def _require_nothing_else_goes(self, connection: Any, dataset: Dataset, blocks: BlockRange) -> None:
+        """No foreign key deletes or changes rows along with these that are not archived, or not purged yet."""
+        archived = {each.table: each for each in self.archive.datasets}
+        for referring in cascading_to(connection, dataset):
+            child = archived.get(referring)
+            if child is None:
+                raise WouldDeleteMore(
+                    f"{'.'.join(referring)} refers to {'.'.join(dataset.table)} with ON DELETE CASCADE, SET NULL or "
+                    "SET DEFAULT, and is not archived: deleting would take its rows along. Nothing was deleted. "
+                    "Archive that table, too, or change its foreign key."
+                )
+            self._lock(connection, child, "SHARE ROW EXCLUSIVE")
+            found = digest_of(connection, child, self.archive.chain_id, blocks)
+            if found.rows:
+                raise HotRowsDiffer(
+                    f"{child.name} has {found.rows:,} new hot rows of blocks {blocks.key} (end not included), which a "
+                    f"foreign key would delete together with {dataset.name}. Nothing of these blocks was deleted. "
+                    f"{AGAIN}"
+                )
 
     # ------------------------------------------------------------ partitions
 
-    def _droppable(self, claim: Claim, dataset: Dataset, manifest: Manifest) -> list[Partition]:
+    def _drop(self, claim: Claim, dataset: Dataset, manifest: Manifest) -> tuple[int, list[str]]:
+        """Drop the partitions that are the range, if there are such and they hold nothing else."""
         with claim.held() as connection:
-            return partitions_that_are(connection, dataset, self.archive.chain_id, manifest.blocks)
-
-    def _drop(self, claim: Claim, dataset: Dataset, manifest: Manifest, partitions: Sequence[Partition]) -> int:
-        with claim.held() as connection:
-            self._lock(connection, dataset, partitions)
+            partitions = partitions_that_are(connection, dataset, self.archive.chain_id, manifest.blocks)
+            if not partitions:
+                return 0, []
+            self._lock(connection, dataset, "ACCESS EXCLUSIVE")
+            self._require_nothing_else_goes(connection, dataset, manifest.blocks)
+            if any(self._holds_others(connection, dataset, manifest.blocks, each) for each in partitions):
+                return 0, []
             expected = self._expected(connection, dataset, manifest, manifest.blocks, manifest.source.digest)
             found = digest_of(connection, dataset, self.archive.chain_id, manifest.blocks)
             self._require_same(dataset, manifest.blocks, expected, found)
-            others = sum(_count(connection, partition) for partition in partitions) - found.rows
-            if others:
-                raise WouldDeleteMore(
-                    f"the partitions of {'.'.join(dataset.table)} for blocks {manifest.blocks.key} (end not included) "
-                    f"hold {others:,} rows of other chains. Nothing was dropped."
-                )
             for partition in partitions:
                 table, parent = sql.Identifier(*partition.table), sql.Identifier(*partition.parent)
                 connection.execute(sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(parent, table))
                 connection.execute(sql.SQL("DROP TABLE {}").format(table))
             self._record(connection, claim, dataset, manifest.files)
-        return found.rows
+        return found.rows, [partition.name for partition in partitions]
 
-    def _lock(self, connection: Any, dataset: Dataset, partitions: Sequence[Partition]) -> None:
-        """Nobody reads or writes these partitions while they are compared and dropped. Whoever waits for such a lock
-        holds up all who come after, so it does not wait for long."""
-        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(DROP_LOCK_TIMEOUT)))
+    def _holds_others(self, connection: Any, dataset: Dataset, blocks: BlockRange, partition: Partition) -> bool:
+        """Rows of another chain, or of blocks outside the range."""
+        query = sql.SQL("SELECT EXISTS (SELECT 1 FROM {table} AS {row} WHERE ({condition}) IS NOT TRUE)").format(
+            table=sql.Identifier(*partition.table),
+            row=sql.Identifier(ROW),
+            condition=of_range(dataset, self.archive.chain_id, blocks),
+        )
+        return bool(connection.execute(query).fetchone()[0])
+
+    def _lock(self, connection: Any, dataset: Dataset, mode: LiteralString) -> None:
+        """Whoever waits for such a lock holds up all who come after, so it does not wait for long."""
+        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
         try:
-            connection.execute(sql.SQL("LOCK TABLE ONLY {} IN ACCESS EXCLUSIVE MODE").format(table_of(dataset)))
-            for partition in partitions:
-                table = sql.Identifier(*partition.table)
-                connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(table))
+            connection.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(table_of(dataset), sql.SQL(mode)))
         except psycopg.errors.LockNotAvailable:
             raise TableBusy(
-                f"{'.'.join(dataset.table)} is being read by others, and its partitions cannot be dropped under them. "
-                "Nothing was dropped; run again later."
+                f"{'.'.join(dataset.table)} is in use by others, and could not be locked within {LOCK_TIMEOUT}. "
+                "Nothing was deleted from it; run again later."
             ) from None
-
-
-def _count(connection: Any, partition: Partition) -> int:
-    query = sql.SQL("SELECT count(*) FROM {}").format(sql.Identifier(*partition.table))
-    return int((connection.execute(query).fetchone() or (0,))[0])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from compaction_platform.lake.errors import CompactionError
 
 KEY = re.compile(r"(0|[1-9][0-9]*)-([1-9][0-9]*)")
+MOST_RANGES = 1_000_000
 MOST_BLOCKS = 2**63 - 1  # what Postgres's bigint can count
 
 
@@ -36,13 +37,20 @@ class BlockRange:
     def blocks(self) -> int:
         return self.end - self.start
 
+    def overlaps(self, other: "BlockRange") -> bool:
+        return self.start < other.end and other.start < self.end
+
+    @classmethod
+    def parsed(cls, key: str) -> "BlockRange":
+        match = KEY.fullmatch(key)
+        if not match:
+            raise RangeInvalid(f"{key!r} is not a range of blocks; example: 1000000-1010000 (the end not included).")
+        return cls(int(match[1]), int(match[2]))
+
     @classmethod
     def from_key(cls, key: str, size: int) -> "BlockRange":
         """The range a partition key names, if it is one of the aligned ones."""
-        match = KEY.fullmatch(key)
-        if not match:
-            raise RangeInvalid(f"{key!r} is not a range of blocks; example: {size}-{2 * size} (the end not included).")
-        found = cls(int(match[1]), int(match[2]))
+        found = cls.parsed(key)
         if found.start % size or found.blocks != size:
             near = found.start // size * size
             raise RangeInvalid(
@@ -55,6 +63,11 @@ class BlockRange:
 def final_ranges(first_block: int, finalized: int, size: int) -> list[BlockRange]:
     """All aligned ranges, from the first that lies wholly behind `first_block`, of which every block is final."""
     first = -(-first_block // size)
+    if (finalized + 1) // size - first > MOST_RANGES:
+        raise RangeInvalid(
+            f"there would be more than {MOST_RANGES:,} ranges from block {first_block} to {finalized}: is the head "
+            "real, and range_size as meant?"
+        )
     return [BlockRange(number * size, (number + 1) * size) for number in range(first, (finalized + 1) // size)]
 
 

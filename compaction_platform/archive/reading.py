@@ -10,7 +10,7 @@ that runs meanwhile deletes only rows that are not read from there. The DataFram
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -42,9 +42,10 @@ class ColdFileGone(CompactionError):
 
 @dataclass(frozen=True)
 class ColdPart:
-    """Rows of one cold file."""
+    """Rows of one cold file. While a newer version takes its place, it is among what was superseded."""
 
     key: str
+    superseded: str
     blocks: BlockRange
 
 
@@ -74,16 +75,21 @@ class PartReader:
         if isinstance(part, HotPart):
             item = CopyItem(self.dataset, self.columns, part.cut.blocks, part.cut)
             return in_key_order(self.dataset, read_rows(self.url, self.snapshot, self.chain_id, item)[0])
-        try:
-            content = pyarrow.py_buffer(self.store.read(part.key))
-        except ObjectMissing:
-            raise ColdFileGone(f"{self.store.uri}/{part.key} was replaced while it was read; read again.") from None
+        content = pyarrow.py_buffer(self._content(part))
         rows = pyarrow.parquet.read_table(pyarrow.BufferReader(content), page_checksum_verification=True)
         numbers = rows[self.dataset.block]
         within = pyarrow.compute.and_(
             pyarrow.compute.greater_equal(numbers, part.blocks.start), pyarrow.compute.less(numbers, part.blocks.end)
         )
         return self._fitted(rows.filter(within))
+
+    def _content(self, part: ColdPart) -> Any:
+        for key in (part.key, part.superseded):
+            with suppress(ObjectMissing):
+                return self.store.read(key)
+        raise ColdFileGone(
+            f"{self.store.uri}/{part.key} is not there; if it was replaced while it was read, read again."
+        )
 
     def _fitted(self, rows: pyarrow.Table) -> pyarrow.Table:
         """As the hot table is now: a column that came later is null in older files."""
@@ -117,11 +123,17 @@ class HotAndCold:
         parts: list[Part] = []
         start = self.blocks.start
         for version in self.live:
+            if dataset not in version.manifests:  # it was declared later
+                continue
             within = _overlap(version.blocks, self.blocks)
             parts += self._hot(dataset, start, within.start)
             place = Place(self.archive.chain, dataset, version.blocks)
             parts += [
-                ColdPart(place.visible(file.name), _overlap(file.blocks, within))
+                ColdPart(
+                    place.visible(file.name),
+                    place.superseded(version.version, file.name),
+                    _overlap(file.blocks, within),
+                )
                 for file in version.manifests[dataset].files
                 if file.start_block < within.end and within.start < file.end_block
             ]

@@ -26,16 +26,23 @@ class ReorgLook:
 
 def look_for_reorgs(archive: Archive, url: str, ledger: Ledger) -> ReorgLook:
     """Compare and mark as invalid what does not fit. A range's last hash stands for all of its blocks."""
-    versions = ledger.versions(states=LIVE)
+    versions = [version for version in ledger.versions(states=LIVE) if version.is_valid]
     compared, found = _against_hot(archive, url, versions)
+    _mark(ledger, found)  # whatever the node will say, or not
     node = Node.of(archive)
     if node is not None:
-        asked, differing = _against_node(archive, node, versions)
+        known = {mismatch.version.blocks for mismatch in found}
+        asked, differing = _against_node(
+            archive, node, [version for version in versions if version.blocks not in known]
+        )
+        _mark(ledger, differing)
         compared, found = compared + asked, [*found, *differing]
-    unique = {mismatch.version.blocks: mismatch for mismatch in found}
-    for mismatch in unique.values():
+    return ReorgLook(compared, tuple(found))
+
+
+def _mark(ledger: Ledger, mismatches: Sequence[Mismatch]) -> None:
+    for mismatch in mismatches:
         ledger.mark_invalid(mismatch.version, mismatch.told)
-    return ReorgLook(compared, tuple(unique.values()))
 
 
 def how_to_mend(mismatches: Sequence[Mismatch]) -> str:
@@ -43,8 +50,9 @@ def how_to_mend(mismatches: Sequence[Mismatch]) -> str:
     return (
         f"Blocks {keys} (ends not included) are marked invalid and are not purged. When the indexer has the right "
         "blocks in the hot tables, materialize the partition with the configuration `invalidate_because: <why>`: a new "
-        "version replaces the old one, which is kept for the retention time. Ranges that were purged need their rows "
-        "back first."
+        "version replaces the old one, which is kept for the retention time. If the range was purged, `compaction "
+        "archive restore` brings its rows back first. If the head is not believed any more, `compaction archive "
+        "forget-head`. If it is the source or the node that was wrong, `compaction archive believe`."
     )
 
 
@@ -66,7 +74,9 @@ def _against_hot(archive: Archive, url: str, versions: Sequence[Version]) -> tup
             if tail is None:
                 continue
             number, own = tail
-            now, behind = hot.hash_at(number), hot.neighbour(version.blocks, "behind")
+            now = hot.hash_at(number)
+            # Where numbers are skipped, the nearest hot block may be far away, with others yet to come between.
+            behind = None if archive.gaps_allowed else hot.neighbour(version.blocks, "behind")
             compared += (now is not None) + (behind is not None)
             if now is not None and now != own:
                 found.append(Mismatch(version, f"block {number} is archived as {own}, and is {now} in the hot table"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from compaction_platform.archive.chain import Archive, Dataset
-from compaction_platform.archive.cold_table import ColdTable
+from compaction_platform.archive.cold_table import ColdTable, schema_of
 from compaction_platform.archive.copy_task import CopyItem, CopyTask
 from compaction_platform.archive.cuts import cut
 from compaction_platform.archive.hot import HotSnapshot, hot_snapshot, hot_url
@@ -31,7 +31,14 @@ from compaction_platform.archive.manifest import (
     Superseded,
 )
 from compaction_platform.archive.observe import observe
-from compaction_platform.archive.publish import Publication, StagedFilesMissing, clear_attempts, stage_manifest
+from compaction_platform.archive.publish import (
+    Publication,
+    StagedFilesMissing,
+    clear_attempts,
+    is_marked,
+    stage_manifest,
+    write_marks,
+)
 from compaction_platform.archive.ranges import BlockRange, is_final
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
@@ -62,6 +69,7 @@ class Archived:
     manifests: Mapping[str, Manifest] = field(repr=False)
     outcome: str  # archived | replaced | finished | unchanged | kept
     why: str
+    was_there: Version | None = field(default=None, repr=False)  # if nothing was done
     seconds: float = 0.0
 
     @property
@@ -118,6 +126,11 @@ class ArchiveRun:
     def store(self) -> Objects:
         return Objects.at(self.settings.place(self.archive.uri), self.settings)
 
+    def range_of(self, key: str) -> BlockRange:
+        """One of the aligned ranges; or one that is archived, whatever its size was then."""
+        found = BlockRange.parsed(key)
+        return found if self.ledger.live(found) else self.archive.range_of(key)
+
     def tables(self) -> dict[str, ColdTable]:
         if self.archive.namespace is None or self.settings.catalog_warehouse is None:
             return {}
@@ -150,12 +163,12 @@ class ArchiveRun:
         except CompactionError:  # the claim ends by itself
             self.say("the hot database does not answer; the claim on the range ends by itself")
 
-    def preview(self, blocks: BlockRange) -> Archived | dict[str, dict[str, Any]]:
+    def preview(self, blocks: BlockRange, because: str | None = None) -> Archived | dict[str, dict[str, Any]]:
         """What a run would do: leave what is there, or write so many files. Refuses as a run would; changes nothing."""
         self._require_final(blocks, remember=False)
         with hot_snapshot(self.archive, self.url) as hot:
             live = self.ledger.live(blocks)
-            if live is not None and (kept := self._nothing_to_do(hot, live)):
+            if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
                 return kept
             states = {dataset.name: self._table_state(hot, blocks, dataset) for dataset in self.archive.datasets}
             self._require_source(hot, blocks, hot.links(blocks), states)
@@ -191,8 +204,10 @@ class ArchiveRun:
         with hot_snapshot(self.archive, self.url) as hot:
             if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
                 claim.release()
-                self._clear_leftovers(live)
+                self._tidy(live)
                 return kept
+            if live is not None:
+                self._require_whole(hot, live)
             states = {dataset.name: self._table_state(hot, claim.blocks, dataset) for dataset in self.archive.datasets}
             attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
             self._require_source(hot, claim.blocks, attempt.links, states)
@@ -226,14 +241,29 @@ class ArchiveRun:
                     f"{dataset.name} has {now.rows:,} hot rows, {manifest.source.digest.rows:,} are archived: fewer "
                     "rows never replace what is archived"
                 )
-                if live.state != "purged":
+                if live.state == "committed":
                     why += "; if they should, give a reason (invalidate_because)"
-                return Archived(live.blocks, live.version, live.manifests, "kept", why)
+                return Archived(live.blocks, live.version, live.manifests, "kept", why, live)
             same_server = manifest.source.server == hot.server
             unchanged = unchanged and now == manifest.source.digest and same_server
         if unchanged:
-            return Archived(live.blocks, live.version, live.manifests, "unchanged", "the hot rows are what is archived")
+            why = "the hot rows are what is archived"
+            return Archived(live.blocks, live.version, live.manifests, "unchanged", why, live)
         return None
+
+    def _require_whole(self, hot: HotSnapshot, live: Version) -> None:
+        """A range of which rows were purged is not archived again from what is left of it, whatever the reason."""
+        if live.state == "committed":
+            return
+        for dataset in self.archive.datasets:
+            archived = live.manifests[dataset.name].rows if dataset.name in live.manifests else 0
+            now = hot.digest(dataset, live.blocks).rows
+            if now < archived:
+                raise SourceUnfit(
+                    f"blocks {live.blocks.key} (end not included) were purged, wholly or in part: {dataset.name} has "
+                    f"{now:,} hot rows, {archived:,} are archived. Nothing was changed. `compaction archive restore "
+                    f"{self.archive.chain} {live.blocks.key}` brings the rows back; then run again with the reason."
+                )
 
     def _table_state(self, hot: HotSnapshot, blocks: BlockRange, dataset: Dataset) -> TableState:
         columns = hot.columns(dataset)
@@ -326,10 +356,8 @@ class ArchiveRun:
         except FenceLost:
             raise
         except StagedFilesMissing as error:
-            if any(each.is_live for each in earlier):
-                claim.let_go(str(error))
-            else:
-                claim.give_up_staged(str(error))
+            publication.take_back()
+            claim.give_up_staged(str(error))
             raise
         except BaseException as error:
             try:
@@ -342,10 +370,19 @@ class ArchiveRun:
         self.say(f"committed version {claim.version} of blocks {claim.blocks.key} (end not included)")
         return Archived(claim.blocks, claim.version, manifests, outcome, why)
 
-    def _clear_leftovers(self, live: Version) -> None:
-        """Of a run that committed and then died."""
-        for manifest in live.manifests.values():
+    def _tidy(self, live: Version) -> None:
+        """What a run that committed and then died has left undone; and tables that were asked for later."""
+        tables = self.tables()
+        for name, manifest in live.manifests.items():
             clear_attempts(self.store, manifest, before=manifest.attempt + 1)
+            if not is_marked(self.store, manifest):
+                write_marks(self.store, manifest)
+            if name in tables:
+                place = Place(self.archive.chain, name, live.blocks)
+                keys = {place.visible(file.name): file.size for file in manifest.files if file.rows}
+                if keys:
+                    tables[name].prepare(schema_of(self.store, *next(iter(keys.items()))))
+                    tables[name].replace(live.blocks, keys, _always)
 
     def _forget_expired(self) -> None:
         """Files of superseded versions, once they were kept long enough."""
@@ -390,6 +427,10 @@ def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Seq
         supersedes=before
         and Superseded(dataset_version=before.dataset_version, manifest_sha256=before.sha256, because=attempt.reason),
     )
+
+
+def _always() -> None:
+    """Nothing to ask: what is committed does not change under us without a newer claim."""
 
 
 def _timed(archived: Archived, began: float) -> Archived:

@@ -38,7 +38,7 @@ def final_ranges_sensor(archive: Archive, job: object) -> dg.SensorDefinition:
             called="ranges",
         )
         requests, notes = run_requests(wanted, context.instance)
-        requests.sort(key=lambda request: _range(archive, request).start)
+        requests.sort(key=lambda request: BlockRange.parsed(str(request.partition_key)))
         if len(requests) > archive.ranges_per_tick:
             notes.append(f"{len(requests) - archive.ranges_per_tick} more are asked for later")
         requests = requests[: archive.ranges_per_tick]
@@ -58,7 +58,3 @@ def final_ranges_sensor(archive: Archive, job: object) -> dg.SensorDefinition:
 
 def _wait(why: str) -> dg.SensorResult:
     return dg.SensorResult(skip_reason=dg.SkipReason(why))
-
-
-def _range(archive: Archive, request: dg.RunRequest) -> BlockRange:
-    return archive.range_of(str(request.partition_key))

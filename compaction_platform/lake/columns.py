@@ -32,6 +32,7 @@ from pyiceberg.types import (
 
 from compaction_platform.lake.canonical import canonical_type, is_list
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.names import quoted
 
 UTC_MICROSECONDS = pyarrow.timestamp("us", "UTC")
 LOCAL_MICROSECONDS = pyarrow.timestamp("us")
@@ -126,14 +127,14 @@ def spark_type(kind: pyarrow.DataType) -> str:
     if pyarrow.types.is_list(kind):
         return f"array<{spark_type(kind.value_type)}>"
     if pyarrow.types.is_struct(kind):
-        fields = (f"`{field.name.replace('`', '``')}`:{spark_type(field.type)}" for field in kind)
+        fields = (f"{quoted(field.name)}:{spark_type(field.type)}" for field in kind)
         return f"struct<{','.join(fields)}>"
     raise TypeUnsupported(f"type {kind} has no counterpart in Spark.")
 
 
 def spark_columns(schema: pyarrow.Schema) -> str:
     """A schema as Spark writes it: `a` int, `b` string."""
-    return ", ".join(f"`{field.name}` {spark_type(field.type)}" for field in schema)
+    return ", ".join(f"{quoted(field.name)} {spark_type(field.type)}" for field in schema)
 
 
 def iceberg_type(kind: pyarrow.DataType) -> IcebergType:

@@ -43,6 +43,19 @@ class Profile(StrEnum):
     production = "production"
 
 
+POSTGRES_URL = re.compile(
+    r"postgres(ql)?://([^:@/%]|%[0-9a-fA-F]{2})+(:([^@/%]|%[0-9a-fA-F]{2})*)?@[^@/]+/[^/?]+(\?.*)?"
+)
+POSTGRES_URL_WANTED = (
+    "not of the form postgresql://user:password@host:port/database; in user and password, write @ : / % as "
+    "%40 %3A %2F %25"
+)
+
+
+def is_postgres_url(text: str) -> bool:
+    return POSTGRES_URL.fullmatch(text) is not None
+
+
 class Settings(BaseSettings):
     """How this process reaches the lake. Each field is the variable COMPACTION_<FIELD>."""
 
@@ -95,12 +108,8 @@ class Settings(BaseSettings):
     @field_validator("hot_postgres_url")
     @classmethod
     def _postgres_url(cls, url: SecretStr | None) -> SecretStr | None:
-        form = r"postgres(ql)?://([^:@/%]|%[0-9a-fA-F]{2})+(:([^@/%]|%[0-9a-fA-F]{2})*)?@[^@/]+/[^/?]+(\?.*)?"
-        if url and not re.fullmatch(form, url.get_secret_value()):
-            raise ValueError(
-                "not of the form postgresql://user:password@host:port/database; in user and password, "
-                "write @ : / % as %40 %3A %2F %25"
-            )
+        if url and not is_postgres_url(url.get_secret_value()):
+            raise ValueError(POSTGRES_URL_WANTED)
         return url
 
     @field_validator("spark_remote")

@@ -1,6 +1,7 @@
 """A range of hot blocks becomes cold: real PostgreSQL, real S3."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import duckdb
@@ -9,13 +10,21 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.archive.copy_task import CopyDiffers
-from compaction_platform.archive.hot import HotTableUnfit
+from compaction_platform.archive.hot import HotTableUnfit, HotUnreachable
 from compaction_platform.archive.hot_columns import TypeRefused
-from compaction_platform.archive.ledger import RangesOverlap
+from compaction_platform.archive.ledger import MarkedInvalid, RangeBusy, RangesOverlap
+from compaction_platform.archive.lookout import due_ranges, look
 from compaction_platform.archive.manifest import Manifest, ManifestUnreadable
 from compaction_platform.archive.publish import ForeignFile
-from compaction_platform.archive.purge import ColdFileDiffers, HotRowsDiffer, NotArchived, WouldDeleteMore
+from compaction_platform.archive.purge import (
+    ColdFileDiffers,
+    HotRowsDiffer,
+    NotArchived,
+    PurgeRun,
+    WouldDeleteMore,
+)
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.restore import NotRestored, RestoreRun
 from compaction_platform.archive.run import CopyFailed, NotFinal, SourceUnfit
 from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.archive.scene import Scene, block_hash, comparable, everything_once
@@ -444,15 +453,206 @@ def test_foreign_keys_that_would_take_other_rows_along_stop_the_purge(scene: Sce
     assert scene.execute("SELECT count(*) FROM TABLES.traces") == [(1,)]
 
 
-def test_foreign_keys_between_the_datasets_are_no_obstacle(scene: Scene) -> None:
+def refer_to_blocks(scene: Scene) -> None:
     scene.execute("ALTER TABLE TABLES.blocks ADD PRIMARY KEY (chain_id, block_number)")
-    scene.execute(
-        "ALTER TABLE TABLES.logs ADD FOREIGN KEY (chain_id, block_number) REFERENCES TABLES.blocks ON DELETE CASCADE"
-    )
+    scene.execute("ALTER TABLE TABLES.transactions ADD PRIMARY KEY (chain_id, block_number, transaction_index)")
+    for table in ("transactions", "logs"):
+        scene.execute(
+            f"ALTER TABLE TABLES.{table} ADD FOREIGN KEY (chain_id, block_number) REFERENCES TABLES.blocks "
+            "ON DELETE CASCADE"
+        )
+
+
+def test_foreign_keys_between_the_datasets_are_no_obstacle(scene: Scene) -> None:
+    refer_to_blocks(scene)
     expected = hot(scene)
     scene.archived(10, 20)
     scene.purge(10, 20)
     everything_once(scene, expected)
+
+
+def test_the_order_of_deletion_follows_foreign_keys_whatever_was_declared_first(scene: Scene) -> None:
+    refer_to_blocks(scene)
+    blocks, transactions, logs = scene.archive.datasets
+    scene.execute("ALTER TABLE TABLES.logs ADD transaction_index int")
+    scene.execute(
+        "ALTER TABLE TABLES.logs ADD FOREIGN KEY (chain_id, block_number, transaction_index) "
+        "REFERENCES TABLES.transactions ON DELETE CASCADE"
+    )
+    scene.archive = replace(scene.archive, datasets=(blocks, logs, transactions))
+    expected = hot(scene)
+    scene.archived(10, 20)
+    assert list(scene.purge(10, 20).rows) == ["logs", "transactions", "blocks"]
+    everything_once(scene, expected)
+
+
+def test_a_late_row_is_not_taken_along_by_a_foreign_key(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    refer_to_blocks(scene)
+    scene.archived(10, 20)
+    real = PurgeRun._delete
+
+    def late(run: PurgeRun, claim: Any, dataset: Any, manifest: Any, file: Any) -> int:
+        if dataset.name == "blocks":
+            scene.execute(f"INSERT INTO TABLES.logs VALUES ({scene.chain_id}, 14, 7, 'late')")
+            monkeypatch.setattr(PurgeRun, "_delete", real)
+        return real(run, claim, dataset, manifest, file)
+
+    monkeypatch.setattr(PurgeRun, "_delete", late)
+    with pytest.raises(HotRowsDiffer, match="logs has 1 new hot rows .* a foreign key would delete"):
+        scene.purge(10, 20)
+    assert [row[3] for row in scene.hot("logs") if row[1] == 14] == ["late"]
+    assert len(scene.hot("blocks")) == 30
+
+
+# ---------------------------------------------------------------- a purge that stopped in the middle
+
+
+def test_what_is_half_purged_is_brought_back_and_archived_anew(scene: Scene) -> None:
+    scene.archived(10, 20)
+    scene.execute("ALTER TABLE TABLES.blocks ADD added_later int")
+    with pytest.raises(HotRowsDiffer):
+        scene.purge(10, 20)
+    assert [row for row in scene.hot("logs") if 10 <= row[1] < 20] == [], "logs are purged, blocks are not"
+    assert scene.archived(10, 20).outcome == "kept"
+    with pytest.raises(SourceUnfit, match=r"purged, wholly or in part: transactions has 0 hot rows, .*archive restore"):
+        scene.archived(10, 20, because="I want it")
+    restored(scene, 10, 20)
+    assert scene.states(RANGE) == ["committed", "failed"]
+    assert scene.archived(10, 20).outcome == "replaced"
+    scene.purge(10, 20)
+    assert [row[1] for row in scene.cold("blocks")] == list(range(10, 20))
+    assert len(scene.cold("logs")) == 10
+
+
+def restored(scene: Scene, start: int, end: int) -> int:
+    return RestoreRun(scene.archive, scene.settings, scene.said.append, "a test").run(BlockRange(start, end))
+
+
+def test_a_purge_can_be_undone(scene: Scene) -> None:
+    scene.execute("CREATE TYPE TABLES.kind AS ENUM ('call', 'create')")
+    scene.execute(
+        "ALTER TABLE TABLES.logs ADD kind TABLES.kind DEFAULT 'create', ADD id uuid DEFAULT gen_random_uuid(), "
+        "ADD at timestamptz DEFAULT now(), ADD day date DEFAULT now(), ADD share float8 DEFAULT 0.1, "
+        "ADD more jsonb DEFAULT '{\"a\": [1, null]}', ADD parts bytea[] DEFAULT ARRAY['a'::bytea, NULL], "
+        "ADD twice bigint GENERATED ALWAYS AS (block_number * 2) STORED, ADD amounts numeric[] DEFAULT '{1.50,2}'"
+    )
+    expected = {name: scene.execute(f"SELECT * FROM TABLES.{name} ORDER BY 2, 3") for name in NAMES}
+    scene.archived(10, 20)
+    scene.purge(10, 20)
+    count = sum(1 for rows in expected.values() for row in rows if 10 <= row[1] < 20)
+    assert restored(scene, 10, 20) == count
+    assert {name: scene.execute(f"SELECT * FROM TABLES.{name} ORDER BY 2, 3") for name in NAMES} == expected
+    assert scene.states(RANGE) == ["committed"]
+    assert scene.archived(10, 20).outcome == "unchanged"
+    assert sum(scene.purge(10, 20).rows.values()) == count
+
+
+def test_rows_that_come_back_differently_do_not_come_back(scene: Scene) -> None:
+    scene.archived(10, 20)
+    scene.purge(10, 20)
+    scene.execute("ALTER TABLE TABLES.blocks ALTER transaction_count TYPE bigint, ALTER extra TYPE text")
+    scene.execute(
+        "CREATE FUNCTION TABLES.spoil() RETURNS trigger AS 'BEGIN NEW.hash = upper(NEW.hash); RETURN NEW; END' "
+        "LANGUAGE plpgsql"
+    )
+    scene.execute("CREATE TRIGGER spoil BEFORE INSERT ON TABLES.blocks FOR EACH ROW EXECUTE FUNCTION TABLES.spoil()")
+    with pytest.raises(NotRestored, match="are not the ones that were deleted. They were not kept"):
+        restored(scene, 10, 20)
+    assert [row[1] for row in scene.hot("blocks")] == [*range(10), *range(20, 30)]
+
+
+def test_rows_added_to_purged_blocks_are_noticed_before_the_purge_is_over(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.archived(10, 20)
+    real = PurgeRun._require_nothing_left
+
+    def late(run: PurgeRun, claim: Any, version: Any) -> None:
+        scene.execute(f"INSERT INTO TABLES.logs VALUES ({scene.chain_id}, 14, 7, 'late')")
+        real(run, claim, version)
+
+    monkeypatch.setattr(PurgeRun, "_require_nothing_left", late)
+    with pytest.raises(HotRowsDiffer, match="logs has 1 new hot rows .*archive restore"):
+        scene.purge(10, 20)
+    assert scene.states(RANGE) == ["purging"]
+
+
+def test_a_range_that_is_marked_invalid_while_it_is_purged_keeps_what_is_left(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.archived(10, 20)
+    real = PurgeRun._delete
+
+    def mark(run: PurgeRun, claim: Any, *arguments: Any) -> int:
+        count = real(run, claim, *arguments)
+        version = scene.version(RANGE)
+        assert version is not None
+        scene.ledger.mark_invalid(version, "a reorganisation")
+        return count
+
+    monkeypatch.setattr(PurgeRun, "_delete", mark)
+    with pytest.raises(MarkedInvalid, match="nothing more of them is purged"):
+        scene.purge(10, 20)
+    assert len(scene.hot("blocks")) == 30
+
+
+def test_all_cold_files_are_looked_at_before_the_first_row_is_deleted(scene: Scene) -> None:
+    scene.archived(10, 20)
+    (key, *_) = scene.visible("blocks")
+    scene.store.delete([key])
+    before = hot(scene)
+    with pytest.raises(ColdFileDiffers, match="gone"):
+        scene.purge(10, 20)
+    assert hot(scene) == before
+
+
+def test_a_range_that_is_being_archived_is_not_purged_and_the_other_way_round(scene: Scene) -> None:
+    scene.archived(10, 20)
+    claim = scene.ledger.claim(RANGE, "an archive")
+    with pytest.raises(RangeBusy):
+        scene.purge(10, 20)
+    claim.release()
+    version = scene.version(RANGE)
+    assert version is not None
+    scene.ledger.claim_purge(version, "a purge")
+    with pytest.raises(RangeBusy, match=r"run a purge has it \(purging\)"):
+        scene.archived(10, 20)
+
+
+def test_ranges_keep_their_size_when_range_size_is_changed(scene: Scene) -> None:
+    scene.archived(10, 20)
+    bigger = scene.run(range_size=20)
+    assert bigger.range_of("10-20") == RANGE
+    standing = look(bigger.archive, scene.url)
+    assert [blocks.key for blocks in standing.missing] == []
+    assert [blocks.key for blocks in due_ranges(bigger.archive, standing)] == ["10-20"], "to be purged"
+
+
+def test_a_table_that_others_inherit_from_is_refused(scene: Scene) -> None:
+    scene.execute("CREATE TABLE TABLES.special (more int) INHERITS (TABLES.logs)")
+    with pytest.raises(HotTableUnfit, match="other tables inherit from it"):
+        scene.archived(10, 20)
+
+
+def test_arrays_that_do_not_begin_at_one_are_refused(scene: Scene) -> None:
+    scene.execute("UPDATE TABLES.logs SET topics = '[0:1]={a,b}' WHERE block_number = 14")
+    with pytest.raises(CopyFailed, match="do not begin at 1"):
+        scene.archived(10, 20)
+
+
+def test_blocks_without_hashes_are_refused(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.blocks ALTER hash DROP NOT NULL, ALTER parent_hash DROP NOT NULL")
+    scene.execute("UPDATE TABLES.blocks SET hash = NULL, parent_hash = NULL")
+    with pytest.raises(SourceUnfit, match="10 blocks .* without hash"):
+        scene.archived(10, 20)
+
+
+def test_an_address_in_a_variable_is_never_shown(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("postgre://user:sekret@host/db", "postgresql://user:s3%ret@host/db", "postgresql://u:se@kret@h/db"):
+        monkeypatch.setenv("MY_HOT", address)
+        with pytest.raises(HotUnreachable, match="MY_HOT is not of the form") as error:
+            scene.archived(10, 20, hot_variable="MY_HOT")
+        assert "kret" not in str(error.value).replace("password", "")
 
 
 # ---------------------------------------------------------------- partitions
@@ -502,15 +702,42 @@ def test_partitions_by_chain_and_block_are_dropped(scene: Scene) -> None:
     everything_once(scene, expected)
 
 
-def test_partitions_with_rows_of_another_chain_are_not_dropped(scene: Scene) -> None:
+def test_partitions_with_rows_of_another_chain_lose_only_ours(scene: Scene) -> None:
     partitioned(scene, "block_number", [("0", "10"), ("10", "20"), ("20", "30")])
     scene.execute(
         "INSERT INTO TABLES.logs SELECT 5, block_number, log_index, block_hash FROM TABLES.logs WHERE block_number = 14"
     )
+    expected = hot(scene)
     scene.archived(10, 20)
-    with pytest.raises(WouldDeleteMore, match="hold 2 rows of other chains"):
-        scene.purge(10, 20)
-    assert "logs_1" in tables(scene)
+    done = scene.purge(10, 20)
+    assert set(done.dropped) == {f"{scene.schema}.blocks_1", f"{scene.schema}.transactions_1"}
+    assert scene.execute("SELECT count(*) FROM TABLES.logs_1 WHERE chain_id = 5") == [(2,)]
+    everything_once(scene, expected)
+
+
+def test_a_partition_of_another_chain_is_not_dropped_for_ours(scene: Scene) -> None:
+    """Ours is wider than the range, theirs is as the range is, and has as many rows."""
+    for table in NAMES:
+        scene.execute(f"ALTER TABLE TABLES.{table} RENAME TO {table}_all")
+        scene.execute(f"CREATE TABLE TABLES.{table} (LIKE TABLES.{table}_all) PARTITION BY LIST (chain_id)")
+        for chain, bounds in ((scene.chain_id, [(0, 100)]), (5, [(0, 10), (10, 20), (20, 30)])):
+            parent = f"TABLES.{table}_of_{chain}"
+            scene.execute(
+                f"CREATE TABLE {parent} PARTITION OF TABLES.{table} FOR VALUES IN ({chain}) "
+                "PARTITION BY RANGE (block_number)"
+            )
+            for lower, upper in bounds:
+                scene.execute(
+                    f"CREATE TABLE {parent}_{lower} PARTITION OF {parent} FOR VALUES FROM ({lower}) TO ({upper})"
+                )
+        scene.execute(f"INSERT INTO TABLES.{table} SELECT * FROM TABLES.{table}_all")
+        scene.execute(f"UPDATE TABLES.{table}_all SET chain_id = 5")
+        scene.execute(f"INSERT INTO TABLES.{table} SELECT * FROM TABLES.{table}_all")
+    expected = hot(scene)
+    scene.archived(10, 20)
+    assert scene.purge(10, 20).dropped == ()
+    everything_once(scene, expected)
+    assert scene.execute("SELECT count(*) FROM TABLES.blocks WHERE chain_id = 5") == [(30,)]
 
 
 def test_partitions_that_are_more_than_the_range_lose_only_its_rows(scene: Scene) -> None:

@@ -436,7 +436,7 @@ def test_the_checks_see_missing_ranges_hot_leftovers_and_lag(scene: Scene, insta
     assert here.check("finality_lag").passed
     hot = here.check("hot_retention")
     assert not hot.passed
-    assert "0-10 (end not included) is archived, and 10 of its blocks are still hot" in str(hot.description)
+    assert "0-10 (end not included) is archived, and rows of it are hot: 10 of blocks, 13 of" in str(hot.description)
 
 
 def test_alone_the_checks_read_cold_files_again(here: Here) -> None:

@@ -69,7 +69,7 @@ def test_a_partition_is_not_dropped_under_a_reader(
     partitioned(scene, "block_number", [(str(start), str(start + 10)) for start in range(0, 50, 10)])
     expected = [comparable(row) for row in scene.hot("logs")]
     scene.archived(10, 20)
-    monkeypatch.setattr(purge, "DROP_LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(purge, "LOCK_TIMEOUT", "200ms")
     with hot_and_cold(scene.archive, settings, BlockRange(0, 50)) as rows:
         with pytest.raises(purge.TableBusy):
             scene.purge(10, 20)

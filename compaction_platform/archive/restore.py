@@ -1,0 +1,104 @@
+"""Bring purged rows back from their cold files: a purge can be undone for as long as those exist.
+
+File by file, each in one transaction that is rolled back unless what it inserts is, row for row, what was deleted.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow
+import pyarrow.parquet
+from psycopg import sql
+
+from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.hot import digest_of, hot_url, table_of
+from compaction_platform.archive.layout import Place
+from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
+from compaction_platform.archive.manifest import Digest, Manifest, ManifestFile
+from compaction_platform.archive.purge import NotArchived
+from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+
+
+class NotRestored(CompactionError):
+    """The rows could not be brought back as they were. Nothing of this file was inserted."""
+
+
+@dataclass(frozen=True)
+class RestoreRun:
+    archive: Archive
+    settings: Settings
+    say: Callable[[str], None] = lambda text: None
+    owner: str = ""
+
+    def run(self, blocks: BlockRange) -> int:
+        """How many rows came back."""
+        ledger = Ledger(hot_url(self.archive, self.settings), self.archive.chain_id)
+        version = ledger.live(blocks)
+        if version is None or version.state == "committed":
+            raise NotArchived(f"nothing of blocks {blocks.key} (end not included) was purged; nothing was done.")
+        claim = ledger.claim_purge(version, self.owner, states=("purging", "purged"))
+        try:
+            rows = self._restore(claim, version, ledger.purged_files(version))
+            claim.restored()
+        except FenceLost:
+            raise
+        except BaseException as error:
+            claim.let_go(f"{type(error).__name__}: {error}")
+            raise
+        self.say(f"{rows:,} rows of blocks {blocks.key} (end not included) are hot again")
+        return rows
+
+    def _restore(self, claim: Claim, version: Version, purged: set[tuple[str, str]]) -> int:
+        rows = 0
+        for dataset in self.archive.datasets:  # the blocks first: others may refer to them
+            manifest = version.manifests.get(dataset.name)
+            for file in manifest.files if manifest else ():
+                if manifest and (dataset.name, file.name) in purged:
+                    rows += self._insert(claim, dataset, manifest, file)
+        return rows
+
+    def _insert(self, claim: Claim, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> int:
+        store = Objects.at(self.settings.place(self.archive.uri), self.settings)
+        key = Place(self.archive.chain, dataset.name, manifest.blocks).visible(file.name)
+        content = pyarrow.BufferReader(pyarrow.py_buffer(store.read(key)))
+        rows = pyarrow.parquet.read_table(content, page_checksum_verification=True)
+        names = rows.column_names
+        with claim.held(even_if_invalid=True) as connection:
+            before = digest_of(connection, dataset, self.archive.chain_id, file.blocks, names)
+            try:
+                self._copy_in(connection, dataset, rows)
+            except (psycopg.errors.UndefinedColumn, psycopg.errors.IntegrityError) as error:
+                raise NotRestored(
+                    f"{dataset.name} {file.blocks.key} (end not included) does not go back into "
+                    f"{'.'.join(dataset.table)}: {error.diag.message_primary}."
+                ) from error
+            after = digest_of(connection, dataset, self.archive.chain_id, file.blocks, names)
+            if after != before.plus(Digest(rows=file.source.rows, sum=file.source.sum)):
+                raise NotRestored(
+                    f"{dataset.name} {file.blocks.key} (end not included): the inserted rows are not the ones that "
+                    "were deleted. They were not kept. Was a column dropped or changed, or PostgreSQL upgraded, since?"
+                )
+            connection.execute(
+                "DELETE FROM compaction.archive_purged_files "
+                "WHERE range_id = %s AND version = %s AND dataset = %s AND file = %s",
+                (claim.range_id, claim.version, dataset.name, file.name),
+            )
+        return file.rows
+
+    def _copy_in(self, connection: Any, dataset: Dataset, rows: pyarrow.Table) -> None:
+        generated = connection.execute(
+            "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attgenerated <> ''",
+            (table_of(dataset).as_string(None),),
+        ).fetchall()
+        rows = rows.drop_columns([name for (name,) in generated if name in rows.column_names])
+        columns = sql.SQL(", ").join(sql.Identifier(name) for name in rows.column_names)
+        statement = sql.SQL("COPY {} ({}) FROM STDIN").format(table_of(dataset), columns)
+        with connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for batch in rows.to_batches(max_chunksize=10_000):
+                for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    copy.write_row(row)
