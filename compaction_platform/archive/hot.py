@@ -161,19 +161,23 @@ class HotSnapshot:
     server: int  # the major version
     now: datetime  # by the database's clock
 
-    def columns(self, dataset: Dataset) -> tuple[HotColumn, ...]:
+    def columns(self, datasets: Sequence[Dataset]) -> dict[str, tuple[HotColumn, ...]]:
+        """The columns of these tables, by dataset; refused if one of them cannot be archived."""
         import adbc_driver_postgresql.dbapi
 
-        everything = sql.SQL("SELECT * FROM {} LIMIT 0").format(table_of(dataset)).as_string(None)
+        found = self.connection.execute("SELECT typname FROM pg_type GROUP BY 1 HAVING bool_and(typtype = 'e')")
+        enums = {name for (name,) in found}
+        columns = {}
+        # One connection for all: the driver learns every type of the database when it connects.
         with adbc_driver_postgresql.dbapi.connect(self.url) as connection, connection.cursor() as cursor:
-            cursor.execute(everything)
-            schema = cursor.fetch_arrow_table().schema
-        if taken := OURS & set(schema.names):
-            raise HotTableUnfit(f"{'.'.join(dataset.table)} has a column {', '.join(taken)}: such names are ours.")
-        self._require_a_table(dataset)
-        enums = self.connection.execute("SELECT typname FROM pg_type GROUP BY 1 HAVING bool_and(typtype = 'e')")
-        columns = hot_columns(".".join(dataset.table), schema, {name for (name,) in enums})
-        self._require(dataset, {column.name: column for column in columns})
+            for dataset in datasets:
+                self._require_a_table(dataset)
+                cursor.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table_of(dataset)).as_string(None))
+                schema = cursor.fetch_arrow_table().schema
+                if taken := OURS & set(schema.names):
+                    raise HotTableUnfit(f"{'.'.join(dataset.table)} has a column {', '.join(taken)}: a name of ours.")
+                columns[dataset.name] = hot_columns(".".join(dataset.table), schema, enums)
+                self._require(dataset, {column.name: column for column in columns[dataset.name]})
         return columns
 
     def _require_a_table(self, dataset: Dataset) -> None:

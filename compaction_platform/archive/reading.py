@@ -150,7 +150,7 @@ class HotAndCold:
 
     def _reader(self, dataset: str) -> PartReader:
         declared = self.archive.dataset(dataset)
-        columns = self.hot.columns(declared)
+        columns = self.hot.columns([declared])[dataset]
         schema = arrow_schema(columns)
         return PartReader(declared, schema, columns, self.archive.chain_id, self.store, self.hot.name, self.hot.url)
 

@@ -170,7 +170,7 @@ class ArchiveRun:
             live = self.ledger.live(blocks)
             if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
                 return kept
-            states = {dataset.name: self._table_state(hot, blocks, dataset) for dataset in self.archive.datasets}
+            states = self._table_states(hot, blocks)
             self._require_source(hot, blocks, hot.links(blocks), states)
         shown = {}
         for name, state in states.items():
@@ -208,7 +208,7 @@ class ArchiveRun:
                 return kept
             if live is not None:
                 self._require_whole(hot, live)
-            states = {dataset.name: self._table_state(hot, claim.blocks, dataset) for dataset in self.archive.datasets}
+            states = self._table_states(hot, claim.blocks)
             attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
             self._require_source(hot, claim.blocks, attempt.links, states)
             for name, table in self.tables().items():
@@ -265,9 +265,12 @@ class ArchiveRun:
                     f"{self.archive.chain} {live.blocks.key}` brings the rows back; then run again with the reason."
                 )
 
-    def _table_state(self, hot: HotSnapshot, blocks: BlockRange, dataset: Dataset) -> TableState:
-        columns = hot.columns(dataset)
-        return TableState(columns, hot.rows_per_block(dataset, blocks))
+    def _table_states(self, hot: HotSnapshot, blocks: BlockRange) -> dict[str, TableState]:
+        columns = hot.columns(self.archive.datasets)
+        return {
+            dataset.name: TableState(columns[dataset.name], hot.rows_per_block(dataset, blocks))
+            for dataset in self.archive.datasets
+        }
 
     def _require_source(
         self, hot: HotSnapshot, blocks: BlockRange, links: Sequence[Link], states: Mapping[str, TableState]
