@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
@@ -276,14 +277,15 @@ def archive_status(chain_id: ChainId) -> None:
 
     archive, settings = _archive(chain_id)
     url = hot_url(archive, settings)
-    standing = look(archive, url)
+    standing = look(archive, url, remember=False)
     finality = standing.observed.finality
     known = "cannot be told" if finality.finalized is None else f"up to block {finality.finalized}"
     console.print(f"final: {known} ({finality.why})", markup=False, highlight=False)
     table = Table("blocks (end not included)", "version", "state", "rows", "remark")
     for version in Ledger(url, chain_id).versions():
         rows = sum(manifest.rows for manifest in version.manifests.values())
-        remark = version.invalid_because or version.error or ""
+        withheld = version.withheld_because and f"purge withheld: {version.withheld_because}"
+        remark = Text(version.invalid_because or withheld or version.error or "")
         table.add_row(version.blocks.key, str(version.version), version.state, f"{rows:,}", remark)
     for blocks in standing.missing:
         table.add_row(blocks.key, "", "final, not archived", "", "")
@@ -302,7 +304,7 @@ def archive_restore(chain_id: ChainId, blocks: RangeKey) -> None:
 
 @archive_app.command("believe")
 def archive_believe(chain_id: ChainId, blocks: RangeKey) -> None:
-    """Take back the mark `invalid` of a range: it was the hot table or the node that was wrong."""
+    """Take back what is held against a range: that it is marked invalid, or that its purge is withheld."""
     from compaction_platform.archive.hot import hot_url
     from compaction_platform.archive.ledger import Ledger
     from compaction_platform.archive.ranges import BlockRange
@@ -310,10 +312,28 @@ def archive_believe(chain_id: ChainId, blocks: RangeKey) -> None:
     archive, settings = _archive(chain_id)
     ledger = Ledger(hot_url(archive, settings), chain_id)
     version = ledger.live(BlockRange.parsed(blocks))
-    if version is None or version.invalid_because is None:
-        raise CompactionError(f"blocks {blocks} (end not included) are not marked invalid.")
+    if version is None or (version.invalid_because is None and version.withheld_because is None):
+        raise CompactionError(f"nothing is held against blocks {blocks} (end not included).")
     ledger.believe_again(version)
-    _say(f"version {version.version} of blocks {blocks} (end not included) counts as valid again")
+    _say(f"version {version.version} of blocks {blocks} (end not included) counts as any other again")
+
+
+@archive_app.command("withhold")
+def archive_withhold(
+    chain_id: ChainId, blocks: RangeKey, because: Annotated[str, typer.Option(help="Why; shown in `status`.")]
+) -> None:
+    """Do not purge a range, until `believe` takes this back or a new version is committed."""
+    from compaction_platform.archive.hot import hot_url
+    from compaction_platform.archive.ledger import Ledger
+    from compaction_platform.archive.ranges import BlockRange
+
+    archive, settings = _archive(chain_id)
+    ledger = Ledger(hot_url(archive, settings), chain_id)
+    version = ledger.live(BlockRange.parsed(blocks))
+    if version is None:
+        raise CompactionError(f"blocks {blocks} (end not included) are not archived.")
+    ledger.withhold(version, because)
+    _say(f"blocks {blocks} (end not included) are not purged until this is taken back")
 
 
 @archive_app.command("forget-head")

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from compaction_platform.archive import demo as archive
 from compaction_platform.compact import demo as compact
 from compaction_platform.lake import demo as ground_floor
 from compaction_platform.lake.demo import DemoContext, DemoFailed, DemoStep
@@ -23,7 +24,7 @@ from compaction_platform.local.state import StateDirectory
 from compaction_platform.merge import demo as merge
 
 # Each verb adds its steps here, in the order a reader should see them.
-STEPS: Sequence[DemoStep] = [*ground_floor.STEPS, *merge.STEPS, *compact.STEPS]
+STEPS: Sequence[DemoStep] = [*ground_floor.STEPS, *merge.STEPS, *compact.STEPS, *archive.STEPS]
 
 
 def run_demo(directory: Path, console: Console) -> None:

@@ -92,10 +92,10 @@ def table_of(dataset: Dataset) -> sql.Identifier:
     return sql.Identifier(*dataset.table)
 
 
-def of_range(dataset: Dataset, chain_id: int, blocks: BlockRange) -> sql.Composed:
+def of_range(dataset: Dataset, chain_id: int, blocks: BlockRange, row: str = ROW) -> sql.Composed:
     """The rows of these blocks, as a condition. Numbers only: nothing in it comes from outside."""
     return sql.SQL("{row}.{chain} = {chain_id} AND {row}.{block} >= {start} AND {row}.{block} < {end}").format(
-        row=sql.Identifier(ROW),
+        row=sql.Identifier(row),
         chain=sql.Identifier(dataset.chain),
         block=sql.Identifier(dataset.block),
         chain_id=sql.Literal(chain_id),

@@ -8,7 +8,7 @@ another has taken over, changes nothing. All times are the database's.
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -52,6 +52,7 @@ TABLES: tuple[LiteralString, ...] = (
         finality jsonb,
         manifests jsonb,
         invalid_because text,
+        withheld_because text,
         error text,
         planned_at timestamptz NOT NULL DEFAULT now(),
         changed_at timestamptz NOT NULL DEFAULT now(),
@@ -92,8 +93,8 @@ TABLES: tuple[LiteralString, ...] = (
 
 VERSION_QUERY: LiteralString = """
     SELECT v.range_id, lower(r.blocks), upper(r.blocks), v.version, v.state, v.fence, v.owner,
-           v.lease_until > now() AS is_leased, v.manifests, v.invalid_because, v.error, v.committed_at,
-           v.changed_at, v.superseded_at
+           v.lease_until > now() AS is_leased, v.manifests, v.invalid_because, v.withheld_because, v.error,
+           v.committed_at, v.changed_at, v.superseded_at
     FROM compaction.archive_versions v JOIN compaction.archive_ranges r ON r.id = v.range_id
     WHERE r.chain_id = %s"""
 
@@ -108,6 +109,10 @@ class RangesOverlap(CompactionError):
 
 class FenceLost(CompactionError):
     """Another run took this range over; what this one still wanted to do was not done."""
+
+
+class NotAllThere(CompactionError):
+    """Rows that were purged are not hot again."""
 
 
 class MarkedInvalid(CompactionError):
@@ -131,6 +136,7 @@ class Version:
     is_leased: bool
     manifests: Mapping[str, Manifest] = field(repr=False)
     invalid_because: str | None
+    withheld_because: str | None  # its hot rows are not to be deleted
     error: str | None
     committed_at: datetime | None
     changed_at: datetime
@@ -330,11 +336,21 @@ class Ledger:
                 (because, version.range_id, version.version),
             )
 
-    def believe_again(self, version: Version) -> None:
-        """A person says that the mark was a mistake."""
+    def withhold(self, version: Version, because: str) -> None:
+        """Its hot rows are not to be deleted until a person takes this back."""
         with self._connected() as connection:
             connection.execute(
-                "UPDATE compaction.archive_versions SET invalid_because = NULL, changed_at = now() "
+                "UPDATE compaction.archive_versions SET withheld_because = %s, changed_at = now() "
+                "WHERE range_id = %s AND version = %s",
+                (because, version.range_id, version.version),
+            )
+
+    def believe_again(self, version: Version) -> None:
+        """A person takes back what was held against a version."""
+        with self._connected() as connection:
+            connection.execute(
+                "UPDATE compaction.archive_versions SET invalid_because = NULL, withheld_because = NULL, "
+                "changed_at = now() "
                 "WHERE range_id = %s AND version = %s",
                 (version.range_id, version.version),
             )
@@ -512,15 +528,26 @@ class Claim:
                 (error[:2000], self.range_id, self.version, self.fence),
             )
 
-    def purged(self) -> None:
-        self._change("purged", ("purging",))
+    def purged(self, check: "Callable[[psycopg.Connection[Any]], None]") -> None:
+        """The end of a purge, if the check, in the same transaction, finds nothing against it."""
+        self._change("purged", ("purging",), check=check)
 
     def restored(self) -> None:
-        """All hot rows are back: it is as if they had never been deleted."""
+        """All hot rows are back: as if they had never been deleted. They are not deleted again before a person says so,
+        or a new version is committed."""
         with self.held(even_if_invalid=True) as connection:
+            left = connection.execute(
+                "SELECT DISTINCT dataset FROM compaction.archive_purged_files WHERE range_id = %s AND version = %s",
+                (self.range_id, self.version),
+            ).fetchall()
+            if left:
+                raise NotAllThere(
+                    f"rows of {', '.join(dataset for (dataset,) in left)} were purged, too, but it is not declared any "
+                    "more: declare it again, then restore."
+                )
             connection.execute(
                 "UPDATE compaction.archive_versions SET state = 'committed', lease_until = '-infinity', "
-                "changed_at = now() WHERE range_id = %s AND version = %s",
+                "withheld_because = 'its rows were restored', changed_at = now() WHERE range_id = %s AND version = %s",
                 (self.range_id, self.version),
             )
 
@@ -549,13 +576,20 @@ class Claim:
             "one stops. Nothing is lost: the other one goes on."
         )
 
-    def _change(self, to: str, before: tuple[str, ...], columns: Mapping[str, str] | None = None) -> None:
+    def _change(
+        self,
+        to: str,
+        before: tuple[str, ...],
+        columns: Mapping[str, str] | None = None,
+        check: "Callable[[psycopg.Connection[Any]], None]" = lambda connection: None,
+    ) -> None:
         """One step of the state machine. If the connection breaks, look whether it was taken; if not, take it again."""
         for attempt in range(ATTEMPTS):
             try:
                 with self.ledger._connected() as connection:
                     if to == "committed":
                         self._supersede(connection)
+                    check(connection)
                     self._take(connection, to, before, columns or {})
                 return
             except HotUnreachable:

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
+from itertools import islice, takewhile
 from typing import Any
 
 from psycopg import sql
@@ -13,7 +14,7 @@ from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import connected, hot_snapshot, table_of
 from compaction_platform.archive.ledger import Ledger, Version
 from compaction_platform.archive.observe import Observed, observe
-from compaction_platform.archive.ranges import BlockRange, final_ranges
+from compaction_platform.archive.ranges import BlockRange, final_ranges, uncovered
 
 TRIED_AGAIN_AFTER_SECONDS = 6 * 3600
 
@@ -30,19 +31,22 @@ class Standing:
     busy: frozenset[BlockRange] = frozenset()  # a run has them
     window: int = 0  # of time: what failed in an earlier one is tried again
 
-    @property
+    @cached_property
     def missing(self) -> list[BlockRange]:
-        return [blocks for blocks in self.final if not any(blocks.overlaps(other) for other in self._near(blocks))]
+        """Final ranges that are not archived; of those that are in part, in ranges of another size, what is left."""
+        return [left for blocks in self.final for left in uncovered(blocks, self._overlapping(blocks))]
 
-    def _near(self, blocks: BlockRange) -> list[BlockRange]:
-        """Live ranges that may overlap: those before it that begin last, and those behind it that begin first."""
-        ordered = self._ordered
-        place = bisect_left(ordered, blocks)
-        return ordered[max(0, place - 1) : bisect_left(ordered, BlockRange(blocks.end, blocks.end + 1)) + 1]
+    def _overlapping(self, blocks: BlockRange) -> list[BlockRange]:
+        first = max(0, bisect_left(self._ordered, blocks) - 1)
+        return list(takewhile(lambda other: other.start < blocks.end, islice(self._ordered, first, None)))
 
     @cached_property
     def _ordered(self) -> list[BlockRange]:
         return sorted(self.live)
+
+    def has_hot_blocks(self, blocks: BlockRange, size: int) -> bool:
+        start = blocks.start // size * size
+        return bool(self.hot_blocks.get(BlockRange(start, start + size)))
 
     def digest(self, blocks: BlockRange) -> str:
         """Of what a run would find: another digest means that another attempt may end differently."""
@@ -52,9 +56,9 @@ class Standing:
         return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
-def look(archive: Archive, url: str) -> Standing:
+def look(archive: Archive, url: str, *, remember: bool = True) -> Standing:
     ledger = Ledger(url, archive.chain_id)
-    observed = observe(archive, url, ledger)
+    observed = observe(archive, url, ledger, remember=remember)
     versions = ledger.versions()
     live = {version.blocks: version for version in versions if version.is_live}
     now = ledger.now()
@@ -77,9 +81,14 @@ def look(archive: Archive, url: str) -> Standing:
 
 def due_ranges(archive: Archive, standing: Standing) -> list[BlockRange]:
     """Final ranges to archive, what was begun, and archived ones to purge, where that is asked for."""
-    due = {blocks for blocks in standing.missing if standing.hot_blocks.get(blocks)} | standing.staged
+    due = {blocks for blocks in standing.missing if standing.has_hot_blocks(blocks, archive.range_size)}
+    due |= standing.staged
     if archive.purge:
-        due |= {blocks for blocks, version in standing.live.items() if version.state != "purged" and version.is_valid}
+        due |= {
+            blocks
+            for blocks, version in standing.live.items()
+            if version.state != "purged" and version.is_valid and version.withheld_because is None
+        }
     return sorted(due - standing.busy)
 
 

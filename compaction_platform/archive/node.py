@@ -21,6 +21,11 @@ class NodeUnreachable(CompactionError):
     """The node does not answer, or not with what was asked for."""
 
 
+def same_hash(one: str, two: str) -> bool:
+    """Whether in capitals or not, and with 0x or without."""
+    return one.lower().removeprefix("0x") == two.lower().removeprefix("0x")
+
+
 @dataclass(frozen=True)
 class NodeBlock:
     number: int

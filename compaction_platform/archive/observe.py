@@ -7,7 +7,7 @@ from compaction_platform.archive.finality import Finality, Head, judge
 from compaction_platform.archive.hot import HotSnapshot, hot_snapshot
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import FinalityEvidence
-from compaction_platform.archive.node import Node
+from compaction_platform.archive.node import Node, same_hash
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _against_history(
             )
     if node is not None:
         ours, theirs = hot.hash_at(finalized), node.block(finalized)
-        if ours is not None and (theirs is None or theirs.hash != ours):
+        if ours is not None and (theirs is None or not same_hash(theirs.hash, ours)):
             return Finality(
                 None,
                 f"block {finalized} is {ours} in the hot database, but "

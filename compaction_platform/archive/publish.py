@@ -47,7 +47,11 @@ class Publication:
         for manifest in self.manifests.values():
             clear_attempts(self.store, manifest, before=manifest.attempt)
         if any(version.is_live for version in self.earlier):
-            self._register(lambda manifest, file: _place(manifest).staged(manifest.attempt, file.name))
+            try:
+                self._register(lambda manifest, file: _place(manifest).staged(manifest.attempt, file.name))
+            except ObjectMissing as missing:
+                self.still_ours()
+                raise StagedFilesMissing(f"a file that was staged and verified is gone: {missing}") from missing
         for manifest in self.manifests.values():
             self.still_ours()
             self._show(manifest)
@@ -58,24 +62,40 @@ class Publication:
         for manifest in self.manifests.values():
             clear_attempts(self.store, manifest, before=manifest.attempt + 1)
 
-    def take_back(self) -> None:
-        """Staged files are gone: what was shown of them leaves again, and the version before comes back."""
+    def take_back(self) -> list[str]:
+        """Staged files are gone: what was shown of them leaves again, and the version before comes back. Returns what
+        could not be brought back."""
         live = next((version for version in self.earlier if version.is_live), None)
+        problems = []
         for name, manifest in self.manifests.items():
+            self.still_ours()
             place = _place(manifest)
-            there = self._visible(place)
             before = live.manifests.get(name) if live else None
-            self.store.delete(place.visible(file.name) for file in manifest.files if file.name in there)
-            if before is None or live is None:
-                self.store.delete(place.visible(each) for each in NOT_DATA)
-                continue
-            for file in before.files:
+            there = self._visible(place)
+            self._delete([place.visible(file.name) for file in manifest.files if file.name in there])
+            for file in before.files if before and live else ():
                 if there.get(file.name) != file.size:
-                    self.store.copy(place.superseded(live.version, file.name), place.visible(file.name), overwrite=True)
-            write_marks(self.store, before)
+                    try:
+                        kept = place.superseded(live.version, file.name)  # type: ignore[union-attr]
+                        self.store.copy(kept, place.visible(file.name), overwrite=True)
+                    except ObjectMissing:
+                        problems.append(
+                            f"{self.store.uri}/{place.visible(file.name)}, and what was kept of it, are gone"
+                        )
+            self._delete([place.visible(each) for each in NOT_DATA if each in there])
+            if before is not None:
+                write_marks(self.store, before)
             if name in self.tables:
-                keys = {place.visible(file.name): file.size for file in before.files if file.rows}
-                self.tables[name].replace(before.blocks, keys, self.still_ours)
+                visible = self._visible(place)
+                files = before.files if before else ()
+                keys = {place.visible(file.name): file.size for file in files if file.rows and file.name in visible}
+                self.tables[name].replace(manifest.blocks, keys, self.still_ours)
+        return problems
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        if failures := self.store.delete(keys):
+            key, reason = next(iter(failures.items()))
+            raise NotRemoved(f"{self.store.uri}/{key} could not be removed ({reason}); run again.")
 
     def _register(self, key_of: Callable[[Manifest, ManifestFile], str]) -> None:
         for name, table in self.tables.items():
@@ -89,7 +109,7 @@ class Publication:
         there = self._visible(place)
         old = [name for name in there if name not in wanted and name not in NOT_DATA]
         if old and SUCCESS in there:  # from here on the directory is not whole
-            self.store.delete([place.visible(SUCCESS)])
+            self._delete([place.visible(SUCCESS)])
         self._set_aside(place, old)
         missing = [name for name, size in wanted.items() if there.get(name) != size]
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
@@ -137,10 +157,7 @@ class Publication:
             stored = self.store.stat(kept)
             if stored is None or stored.size != file.size:
                 raise NotRemoved(f"{self.store.uri}/{kept} is not what was copied there; nothing was removed.")
-        failures = self.store.delete(place.visible(name) for name in names)
-        if failures:
-            key, reason = next(iter(failures.items()))
-            raise NotRemoved(f"{self.store.uri}/{key} could not be removed ({reason}); run again.")
+        self._delete([place.visible(name) for name in names])
 
 
 def clear_attempts(store: Objects, manifest: Manifest, before: int) -> None:

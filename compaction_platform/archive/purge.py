@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from compaction_platform.archive.chain import Archive, Dataset
-from compaction_platform.archive.foreign_keys import cascading_to, purge_order
+from compaction_platform.archive.foreign_keys import keys_to, purge_order, would_take_along
 from compaction_platform.archive.hot import ROW, digest_of, hot_url, of_range, table_of
 from compaction_platform.archive.layout import Place
 from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
@@ -50,6 +50,10 @@ class WouldDeleteMore(CompactionError):
 
 class TableBusy(CompactionError):
     """Others read the table, and its partitions cannot be dropped now."""
+
+
+class NotTheirPartitions(Exception):
+    """The rows are elsewhere than in the partitions that were dropped; it is undone."""
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,17 @@ class PurgeRun:
                 f"version {version.version} of blocks {blocks.key} (end not included) is marked invalid "
                 f"({version.invalid_because}). Nothing was deleted. Archive the range again with a reason first."
             )
+        if version.withheld_because is not None:
+            raise NotArchived(
+                f"the purge of blocks {blocks.key} (end not included) is withheld: {version.withheld_because}. Nothing "
+                f"was deleted. `compaction archive believe {self.archive.chain} {blocks.key}` lets it go on."
+            )
         if version.state == "purged":
             return Purged(blocks, version.version, why="purged already")
         claim = self.ledger.claim_purge(version, self.owner)
         try:
             done = self._purge(claim, version)
-            claim.purged()
+            claim.purged(lambda connection: self._require_nothing_left(connection, version))
         except FenceLost:
             raise
         except BaseException as error:
@@ -129,21 +138,20 @@ class PurgeRun:
                     continue
             for file in left[dataset.name]:
                 rows[dataset.name] = rows.get(dataset.name, 0) + self._delete(claim, dataset, manifest, file)
-        self._require_nothing_left(claim, version)
         return Purged(version.blocks, version.version, rows, tuple(dropped))
 
-    def _require_nothing_left(self, claim: Claim, version: Version) -> None:
+    def _require_nothing_left(self, connection: Any, version: Version) -> None:
         """Rows that were added to blocks after those were deleted are in no cold file."""
-        with claim.held() as connection:
-            for dataset in self.archive.datasets:
-                if dataset.name in version.manifests:
-                    found = digest_of(connection, dataset, self.archive.chain_id, version.blocks)
-                    if found.rows:
-                        raise HotRowsDiffer(
-                            f"{dataset.name} has {found.rows:,} new hot rows of blocks {version.blocks.key} (end not "
-                            "included), which were purged a moment ago. They were not deleted. "
-                            f"{self._way_out(version)}"
-                        )
+        for dataset in self.archive.datasets:
+            if dataset.name not in version.manifests:
+                continue
+            self._lock(connection, dataset.table, "SHARE")
+            found = digest_of(connection, dataset, self.archive.chain_id, version.blocks)
+            if found.rows:
+                raise HotRowsDiffer(
+                    f"{dataset.name} has {found.rows:,} new hot rows of blocks {version.blocks.key} (end not "
+                    f"included), which were purged a moment ago. They were not deleted. {self._way_out(version)}"
+                )
 
     def _way_out(self, version: Version) -> str:
         return (
@@ -216,44 +224,47 @@ class PurgeRun:
             )
 
     def _require_nothing_else_goes(self, connection: Any, dataset: Dataset, blocks: BlockRange) -> None:
-        """No foreign key deletes or changes rows along with these that are not archived, or not purged yet."""
-        archived = {each.table: each for each in self.archive.datasets}
-        for referring in cascading_to(connection, dataset):
-            child = archived.get(referring)
-            if child is None:
+        """No foreign key deletes or changes other rows along with these."""
+        for key in keys_to(connection, dataset):
+            if not key.changes_rows:
+                continue  # PostgreSQL itself refuses
+            if not key.to_itself:
+                self._lock(connection, key.table, "SHARE ROW EXCLUSIVE")
+            query = would_take_along(key, dataset, self.archive.chain_id, blocks)
+            if connection.execute(query).fetchone()[0]:
                 raise WouldDeleteMore(
-                    f"{'.'.join(referring)} refers to {'.'.join(dataset.table)} with ON DELETE CASCADE, SET NULL or "
-                    "SET DEFAULT, and is not archived: deleting would take its rows along. Nothing was deleted. "
-                    "Archive that table, too, or change its foreign key."
-                )
-            self._lock(connection, child, "SHARE ROW EXCLUSIVE")
-            found = digest_of(connection, child, self.archive.chain_id, blocks)
-            if found.rows:
-                raise HotRowsDiffer(
-                    f"{child.name} has {found.rows:,} new hot rows of blocks {blocks.key} (end not included), which a "
-                    f"foreign key would delete together with {dataset.name}. Nothing of these blocks was deleted. "
-                    f"{AGAIN}"
+                    f"rows of {'.'.join(key.table)} refer to rows of {'.'.join(dataset.table)} in blocks {blocks.key} "
+                    "(end not included), and would be deleted or changed along with them (ON DELETE CASCADE, SET NULL "
+                    f"or SET DEFAULT). Nothing of these blocks was deleted. If they came late: {AGAIN} Otherwise "
+                    "archive that table, too, or change its foreign key."
                 )
 
     # ------------------------------------------------------------ partitions
 
     def _drop(self, claim: Claim, dataset: Dataset, manifest: Manifest) -> tuple[int, list[str]]:
-        """Drop the partitions that are the range, if there are such and they hold nothing else."""
+        """Drop the partitions that are the range, if there are such and they hold these rows and nothing else."""
+        chain_id, blocks = self.archive.chain_id, manifest.blocks
         with claim.held() as connection:
-            partitions = partitions_that_are(connection, dataset, self.archive.chain_id, manifest.blocks)
+            partitions = partitions_that_are(connection, dataset, chain_id, blocks)
             if not partitions:
                 return 0, []
-            self._lock(connection, dataset, "ACCESS EXCLUSIVE")
-            self._require_nothing_else_goes(connection, dataset, manifest.blocks)
-            if any(self._holds_others(connection, dataset, manifest.blocks, each) for each in partitions):
+            self._lock(connection, dataset.table, "ACCESS EXCLUSIVE")
+            self._require_nothing_else_goes(connection, dataset, blocks)
+            if any(self._holds_others(connection, dataset, blocks, each) for each in partitions):
                 return 0, []
-            expected = self._expected(connection, dataset, manifest, manifest.blocks, manifest.source.digest)
-            found = digest_of(connection, dataset, self.archive.chain_id, manifest.blocks)
-            self._require_same(dataset, manifest.blocks, expected, found)
-            for partition in partitions:
-                table, parent = sql.Identifier(*partition.table), sql.Identifier(*partition.parent)
-                connection.execute(sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(parent, table))
-                connection.execute(sql.SQL("DROP TABLE {}").format(table))
+            expected = self._expected(connection, dataset, manifest, blocks, manifest.source.digest)
+            found = digest_of(connection, dataset, chain_id, blocks)
+            self._require_same(dataset, blocks, expected, found)
+            try:
+                with connection.transaction():
+                    for partition in partitions:
+                        table, parent = sql.Identifier(*partition.table), sql.Identifier(*partition.parent)
+                        connection.execute(sql.SQL("ALTER TABLE {} DETACH PARTITION {}").format(parent, table))
+                        connection.execute(sql.SQL("DROP TABLE {}").format(table))
+                    if digest_of(connection, dataset, chain_id, blocks).rows:
+                        raise NotTheirPartitions
+            except NotTheirPartitions:
+                return 0, []
             self._record(connection, claim, dataset, manifest.files)
         return found.rows, [partition.name for partition in partitions]
 
@@ -266,13 +277,13 @@ class PurgeRun:
         )
         return bool(connection.execute(query).fetchone()[0])
 
-    def _lock(self, connection: Any, dataset: Dataset, mode: LiteralString) -> None:
+    def _lock(self, connection: Any, table: tuple[str, str], mode: LiteralString) -> None:
         """Whoever waits for such a lock holds up all who come after, so it does not wait for long."""
         connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(sql.Literal(LOCK_TIMEOUT)))
         try:
-            connection.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(table_of(dataset), sql.SQL(mode)))
+            connection.execute(sql.SQL("LOCK TABLE {} IN {} MODE").format(sql.Identifier(*table), sql.SQL(mode)))
         except psycopg.errors.LockNotAvailable:
             raise TableBusy(
-                f"{'.'.join(dataset.table)} is in use by others, and could not be locked within {LOCK_TIMEOUT}. "
+                f"{'.'.join(table)} is in use by others, and could not be locked within {LOCK_TIMEOUT}. "
                 "Nothing was deleted from it; run again later."
             ) from None

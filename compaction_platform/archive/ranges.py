@@ -1,6 +1,7 @@
 """Ranges of blocks. The end is never part of a range, here and in every message: 1000000-1010000 ends with 1009999."""
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from compaction_platform.lake.errors import CompactionError
@@ -69,6 +70,20 @@ def final_ranges(first_block: int, finalized: int, size: int) -> list[BlockRange
             "real, and range_size as meant?"
         )
     return [BlockRange(number * size, (number + 1) * size) for number in range(first, (finalized + 1) // size)]
+
+
+def uncovered(blocks: BlockRange, others: Iterable[BlockRange]) -> list[BlockRange]:
+    """What is left of a range without the others."""
+    left = []
+    start = blocks.start
+    for other in sorted(others):
+        if other.overlaps(blocks):
+            if other.start > start:
+                left.append(BlockRange(start, other.start))
+            start = max(start, other.end)
+    if start < blocks.end:
+        left.append(BlockRange(start, blocks.end))
+    return left
 
 
 def is_final(blocks: BlockRange, finalized: int) -> bool:

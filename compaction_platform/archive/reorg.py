@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import hot_snapshot
 from compaction_platform.archive.ledger import LIVE, Ledger, Version
-from compaction_platform.archive.node import Node
+from compaction_platform.archive.node import Node, same_hash
 from compaction_platform.archive.ranges import BlockRange
 
 MOST_QUESTIONS = 64  # to a node, in one look
@@ -98,9 +98,10 @@ def _against_node(archive: Archive, node: Node, versions: Sequence[Version]) -> 
         asked.add(version.blocks)
         number, own = tail
         there = node.block(number)
-        if there is not None and there.hash != own:
-            found.append(Mismatch(version, f"block {number} is archived as {own}, but the node says {there.hash}"))
-        return there is not None and there.hash != own
+        if there is None or same_hash(there.hash, own):
+            return False
+        found.append(Mismatch(version, f"block {number} is archived as {own}, but the node says {there.hash}"))
+        return True
 
     for version in reversed(versions):
         if not differs(version):

@@ -13,7 +13,8 @@ import pyarrow.parquet
 from psycopg import sql
 
 from compaction_platform.archive.chain import Archive, Dataset
-from compaction_platform.archive.hot import digest_of, hot_url, table_of
+from compaction_platform.archive.foreign_keys import purge_order
+from compaction_platform.archive.hot import ROW, digest_of, hot_url, of_range, table_of
 from compaction_platform.archive.layout import Place
 from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
 from compaction_platform.archive.manifest import Digest, Manifest, ManifestFile
@@ -50,12 +51,17 @@ class RestoreRun:
         except BaseException as error:
             claim.let_go(f"{type(error).__name__}: {error}")
             raise
-        self.say(f"{rows:,} rows of blocks {blocks.key} (end not included) are hot again")
+        self.say(
+            f"{rows:,} rows of blocks {blocks.key} (end not included) are hot again. They are not purged until a new "
+            f"version is committed, or `compaction archive believe {self.archive.chain} {blocks.key}` says so."
+        )
         return rows
 
     def _restore(self, claim: Claim, version: Version, purged: set[tuple[str, str]]) -> int:
         rows = 0
-        for dataset in self.archive.datasets:  # the blocks first: others may refer to them
+        with claim.held(even_if_invalid=True) as connection:
+            order = purge_order(connection, self.archive.datasets)
+        for dataset in reversed(order):  # what others refer to first
             manifest = version.manifests.get(dataset.name)
             for file in manifest.files if manifest else ():
                 if manifest and (dataset.name, file.name) in purged:
@@ -83,12 +89,30 @@ class RestoreRun:
                     f"{dataset.name} {file.blocks.key} (end not included): the inserted rows are not the ones that "
                     "were deleted. They were not kept. Was a column dropped or changed, or PostgreSQL upgraded, since?"
                 )
+            self._require_once(connection, dataset, file)
             connection.execute(
                 "DELETE FROM compaction.archive_purged_files "
                 "WHERE range_id = %s AND version = %s AND dataset = %s AND file = %s",
                 (claim.range_id, claim.version, dataset.name, file.name),
             )
         return file.rows
+
+    def _require_once(self, connection: Any, dataset: Dataset, file: ManifestFile) -> None:
+        query = sql.SQL(
+            "SELECT count(*) FROM "
+            "(SELECT 1 FROM {table} AS {row} WHERE {condition} GROUP BY {key} HAVING count(*) > 1) twice"
+        ).format(
+            table=table_of(dataset),
+            row=sql.Identifier(ROW),
+            condition=of_range(dataset, self.archive.chain_id, file.blocks),
+            key=sql.SQL(", ").join(sql.Identifier(name) for name in dataset.key),
+        )
+        twice = connection.execute(query).fetchone()[0]
+        if twice:
+            raise NotRestored(
+                f"{dataset.name} {file.blocks.key} (end not included): {twice:,} of the rows to restore are hot "
+                "already, written again by somebody. Nothing of this file was inserted. Delete those hot rows first."
+            )
 
     def _copy_in(self, connection: Any, dataset: Dataset, rows: pyarrow.Table) -> None:
         generated = connection.execute(

@@ -19,7 +19,7 @@ from compaction_platform.archive.cuts import cut
 from compaction_platform.archive.hot import HotSnapshot, hot_snapshot, hot_url
 from compaction_platform.archive.hot_columns import HotColumn, arrow_schema
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
+from compaction_platform.archive.ledger import LIVE, Claim, FenceLost, Ledger, Version
 from compaction_platform.archive.links import Link, Seam, problems_of, strays, wrong_counts
 from compaction_platform.archive.manifest import (
     NOTHING,
@@ -39,7 +39,7 @@ from compaction_platform.archive.publish import (
     stage_manifest,
     write_marks,
 )
-from compaction_platform.archive.ranges import BlockRange, is_final
+from compaction_platform.archive.ranges import BlockRange, is_final, uncovered
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
@@ -127,12 +127,23 @@ class ArchiveRun:
         return Objects.at(self.settings.place(self.archive.uri), self.settings)
 
     def range_of(self, key: str) -> BlockRange:
-        """One of the aligned ranges; or one that is archived, whatever its size was then."""
+        """One of the aligned ranges; one that exists, with its own size; or what those have left of an aligned one."""
         found = BlockRange.parsed(key)
-        return found if self.ledger.live(found) else self.archive.range_of(key)
+        versions = self.ledger.versions(found)
+        if any(version.blocks == found and (version.is_live or version.state == "staged") for version in versions):
+            return found
+        size = self.archive.range_size
+        around = BlockRange(found.start // size * size, found.start // size * size + size)
+        live = [version.blocks for version in self.ledger.versions(around, LIVE)]
+        return found if live and found in uncovered(around, live) else self.archive.range_of(key)
 
-    def tables(self) -> dict[str, ColdTable]:
+    def tables(self, blocks: BlockRange) -> dict[str, ColdTable]:
+        """The Iceberg tables to keep; none for a range that is not one of their partitions."""
         if self.archive.namespace is None or self.settings.catalog_warehouse is None:
+            return {}
+        size = self.archive.range_size
+        if blocks.start % size or blocks.blocks != size:
+            self.say(f"{blocks.key} is not one of the ranges of {size:,} blocks; it is not in the Iceberg tables")
             return {}
         store = self.store
         return {each.name: ColdTable(self.archive, each, self.settings, store) for each in self.archive.datasets}
@@ -203,15 +214,15 @@ class ArchiveRun:
         live = self.ledger.live(claim.blocks)
         with hot_snapshot(self.archive, self.url) as hot:
             if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
+                self._tidy(claim, live)
                 claim.release()
-                self._tidy(live)
                 return kept
             if live is not None:
-                self._require_whole(hot, live)
+                self._require_whole(live)
             states = self._table_states(hot, claim.blocks)
             attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
             self._require_source(hot, claim.blocks, attempt.links, states)
-            for name, table in self.tables().items():
+            for name, table in self.tables(claim.blocks).items():
                 table.prepare(arrow_schema(states[name].columns))
             files = self._copy(attempt)
         manifests = {
@@ -227,6 +238,9 @@ class ArchiveRun:
 
     def _nothing_to_do(self, hot: HotSnapshot, live: Version) -> Archived | None:
         """Why the version that is there stays: it is what the hot rows are, or more than they are."""
+        if self.ledger.purged_files(live):
+            why = f"its hot rows were purged{'' if live.state == 'purged' else ', a part of them'}"
+            return Archived(live.blocks, live.version, live.manifests, "kept", why, live)
         unchanged = True
         for dataset in self.archive.datasets:
             manifest = live.manifests.get(dataset.name)
@@ -251,19 +265,14 @@ class ArchiveRun:
             return Archived(live.blocks, live.version, live.manifests, "unchanged", why, live)
         return None
 
-    def _require_whole(self, hot: HotSnapshot, live: Version) -> None:
+    def _require_whole(self, live: Version) -> None:
         """A range of which rows were purged is not archived again from what is left of it, whatever the reason."""
-        if live.state == "committed":
-            return
-        for dataset in self.archive.datasets:
-            archived = live.manifests[dataset.name].rows if dataset.name in live.manifests else 0
-            now = hot.digest(dataset, live.blocks).rows
-            if now < archived:
-                raise SourceUnfit(
-                    f"blocks {live.blocks.key} (end not included) were purged, wholly or in part: {dataset.name} has "
-                    f"{now:,} hot rows, {archived:,} are archived. Nothing was changed. `compaction archive restore "
-                    f"{self.archive.chain} {live.blocks.key}` brings the rows back; then run again with the reason."
-                )
+        if self.ledger.purged_files(live):
+            raise SourceUnfit(
+                f"blocks {live.blocks.key} (end not included) were purged, wholly or in part: what is hot is not the "
+                f"whole range. Nothing was changed. `compaction archive restore {self.archive.chain} "
+                f"{live.blocks.key}` brings the rows back; then run again with the reason."
+            )
 
     def _table_states(self, hot: HotSnapshot, blocks: BlockRange) -> dict[str, TableState]:
         columns = hot.columns(self.archive.datasets)
@@ -351,7 +360,7 @@ class ArchiveRun:
 
     def _publish(self, claim: Claim, manifests: Mapping[str, Manifest], outcome: str, why: str) -> Archived:
         earlier = [each for each in self.ledger.versions(claim.blocks) if each.version != claim.version]
-        tables = {name: table for name, table in self.tables().items() if name in manifests}
+        tables = {name: table for name, table in self.tables(claim.blocks).items() if name in manifests}
         publication = Publication(self.store, manifests, earlier, tables, claim.renew)
         try:
             publication.publish()
@@ -359,7 +368,8 @@ class ArchiveRun:
         except FenceLost:
             raise
         except StagedFilesMissing as error:
-            publication.take_back()
+            for problem in publication.take_back():
+                self.say(problem)
             claim.give_up_staged(str(error))
             raise
         except BaseException as error:
@@ -373,19 +383,20 @@ class ArchiveRun:
         self.say(f"committed version {claim.version} of blocks {claim.blocks.key} (end not included)")
         return Archived(claim.blocks, claim.version, manifests, outcome, why)
 
-    def _tidy(self, live: Version) -> None:
+    def _tidy(self, claim: Claim, live: Version) -> None:
         """What a run that committed and then died has left undone; and tables that were asked for later."""
-        tables = self.tables()
+        tables = self.tables(live.blocks)
         for name, manifest in live.manifests.items():
             clear_attempts(self.store, manifest, before=manifest.attempt + 1)
             if not is_marked(self.store, manifest):
+                claim.renew()
                 write_marks(self.store, manifest)
             if name in tables:
                 place = Place(self.archive.chain, name, live.blocks)
                 keys = {place.visible(file.name): file.size for file in manifest.files if file.rows}
                 if keys:
                     tables[name].prepare(schema_of(self.store, *next(iter(keys.items()))))
-                    tables[name].replace(live.blocks, keys, _always)
+                    tables[name].replace(live.blocks, keys, claim.renew)
 
     def _forget_expired(self) -> None:
         """Files of superseded versions, once they were kept long enough."""
@@ -430,10 +441,6 @@ def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Seq
         supersedes=before
         and Superseded(dataset_version=before.dataset_version, manifest_sha256=before.sha256, because=attempt.reason),
     )
-
-
-def _always() -> None:
-    """Nothing to ask: what is committed does not change under us without a newer claim."""
 
 
 def _timed(archived: Archived, began: float) -> Archived:

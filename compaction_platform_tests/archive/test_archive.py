@@ -12,7 +12,7 @@ import pytest
 from compaction_platform.archive.copy_task import CopyDiffers
 from compaction_platform.archive.hot import HotTableUnfit, HotUnreachable
 from compaction_platform.archive.hot_columns import TypeRefused
-from compaction_platform.archive.ledger import MarkedInvalid, RangeBusy, RangesOverlap
+from compaction_platform.archive.ledger import MarkedInvalid, NotAllThere, RangeBusy, RangesOverlap
 from compaction_platform.archive.lookout import due_ranges, look
 from compaction_platform.archive.manifest import Manifest, ManifestUnreadable
 from compaction_platform.archive.publish import ForeignFile
@@ -23,7 +23,7 @@ from compaction_platform.archive.purge import (
     PurgeRun,
     WouldDeleteMore,
 )
-from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.ranges import BlockRange, RangeInvalid
 from compaction_platform.archive.restore import NotRestored, RestoreRun
 from compaction_platform.archive.run import CopyFailed, NotFinal, SourceUnfit
 from compaction_platform.lake.settings import Settings
@@ -447,7 +447,7 @@ def test_foreign_keys_that_would_take_other_rows_along_stop_the_purge(scene: Sce
     )
     scene.execute(f"INSERT INTO TABLES.traces VALUES ({scene.chain_id}, 12)")
     scene.archived(10, 20)
-    with pytest.raises(WouldDeleteMore, match="traces refers to .*blocks with ON DELETE CASCADE"):
+    with pytest.raises(WouldDeleteMore, match="rows of .*traces refer to rows of .*blocks"):
         scene.purge(10, 20)
     assert len(scene.hot("blocks")) == 30
     assert scene.execute("SELECT count(*) FROM TABLES.traces") == [(1,)]
@@ -498,7 +498,7 @@ def test_a_late_row_is_not_taken_along_by_a_foreign_key(scene: Scene, monkeypatc
         return real(run, claim, dataset, manifest, file)
 
     monkeypatch.setattr(PurgeRun, "_delete", late)
-    with pytest.raises(HotRowsDiffer, match="logs has 1 new hot rows .* a foreign key would delete"):
+    with pytest.raises(WouldDeleteMore, match="rows of .*logs refer to rows of .*blocks"):
         scene.purge(10, 20)
     assert [row[3] for row in scene.hot("logs") if row[1] == 14] == ["late"]
     assert len(scene.hot("blocks")) == 30
@@ -514,7 +514,7 @@ def test_what_is_half_purged_is_brought_back_and_archived_anew(scene: Scene) -> 
         scene.purge(10, 20)
     assert [row for row in scene.hot("logs") if 10 <= row[1] < 20] == [], "logs are purged, blocks are not"
     assert scene.archived(10, 20).outcome == "kept"
-    with pytest.raises(SourceUnfit, match=r"purged, wholly or in part: transactions has 0 hot rows, .*archive restore"):
+    with pytest.raises(SourceUnfit, match=r"purged, wholly or in part.*archive restore"):
         scene.archived(10, 20, because="I want it")
     restored(scene, 10, 20)
     assert scene.states(RANGE) == ["committed", "failed"]
@@ -544,6 +544,12 @@ def test_a_purge_can_be_undone(scene: Scene) -> None:
     assert {name: scene.execute(f"SELECT * FROM TABLES.{name} ORDER BY 2, 3") for name in NAMES} == expected
     assert scene.states(RANGE) == ["committed"]
     assert scene.archived(10, 20).outcome == "unchanged"
+    with pytest.raises(NotArchived, match="withheld: its rows were restored"):
+        scene.purge(10, 20)
+    assert due_ranges(scene.archive, look(scene.archive, scene.url)) == [BlockRange(0, 10)]
+    version = scene.version(RANGE)
+    assert version is not None
+    scene.ledger.believe_again(version)
     assert sum(scene.purge(10, 20).rows.values()) == count
 
 
@@ -567,9 +573,9 @@ def test_rows_added_to_purged_blocks_are_noticed_before_the_purge_is_over(
     scene.archived(10, 20)
     real = PurgeRun._require_nothing_left
 
-    def late(run: PurgeRun, claim: Any, version: Any) -> None:
+    def late(run: PurgeRun, connection: Any, version: Any) -> None:
         scene.execute(f"INSERT INTO TABLES.logs VALUES ({scene.chain_id}, 14, 7, 'late')")
-        real(run, claim, version)
+        real(run, connection, version)
 
     monkeypatch.setattr(PurgeRun, "_require_nothing_left", late)
     with pytest.raises(HotRowsDiffer, match="logs has 1 new hot rows .*archive restore"):
@@ -624,8 +630,109 @@ def test_ranges_keep_their_size_when_range_size_is_changed(scene: Scene) -> None
     bigger = scene.run(range_size=20)
     assert bigger.range_of("10-20") == RANGE
     standing = look(bigger.archive, scene.url)
-    assert [blocks.key for blocks in standing.missing] == []
-    assert [blocks.key for blocks in due_ranges(bigger.archive, standing)] == ["10-20"], "to be purged"
+    assert [blocks.key for blocks in standing.missing] == ["0-10"], "what is left of 0-20"
+    assert [blocks.key for blocks in due_ranges(bigger.archive, standing)] == ["0-10", "10-20"], "one to be purged"
+    assert bigger.range_of("0-10") == BlockRange(0, 10)
+    with pytest.raises(RangeInvalid, match="not one of the ranges of 20 blocks"):
+        bigger.range_of("0-5")
+
+
+def test_rows_that_refer_to_rows_of_their_own_table_are_not_taken_along(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.blocks ADD UNIQUE (hash)")
+    scene.execute("UPDATE TABLES.blocks SET parent_hash = hash WHERE block_number = 0")
+    scene.execute(
+        "ALTER TABLE TABLES.blocks ADD FOREIGN KEY (parent_hash) REFERENCES TABLES.blocks (hash) ON DELETE CASCADE"
+    )
+    scene.archived(10, 20)
+    with pytest.raises(WouldDeleteMore, match="rows of .*blocks refer to rows of .*blocks"):
+        scene.purge(10, 20)
+    assert len(scene.hot("blocks")) == 30
+
+
+def test_rows_of_later_blocks_that_refer_to_purged_ones_are_not_taken_along(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.transactions ADD UNIQUE (hash)")
+    scene.execute("ALTER TABLE TABLES.logs ADD spends bytea REFERENCES TABLES.transactions (hash) ON DELETE CASCADE")
+    scene.execute(
+        "UPDATE TABLES.logs SET spends = (SELECT hash FROM TABLES.transactions WHERE block_number = 13) "
+        "WHERE block_number = 26"
+    )
+    scene.archived(10, 20)
+    with pytest.raises(WouldDeleteMore, match="rows of .*logs refer to rows of .*transactions"):
+        scene.purge(10, 20)
+    assert len([row for row in scene.hot("logs") if row[1] == 26]) == 2
+
+
+def test_a_half_purged_range_is_not_replaced_by_what_is_left_of_it(scene: Scene) -> None:
+    """As many rows came as were purged: the count alone would not show it."""
+    scene.archive = replace(scene.archive, chunk_rows=4)
+    scene.archived(10, 20)
+    scene.execute(
+        "INSERT INTO TABLES.logs SELECT chain_id, 19, 1 + generate_series(0, 9), block_hash FROM TABLES.logs "
+        "WHERE block_number = 19 AND log_index = 0"
+    )
+    with pytest.raises(HotRowsDiffer):
+        scene.purge(10, 20)
+    done = scene.archived(10, 20)
+    assert (done.outcome, done.why) == ("kept", "its hot rows were purged, a part of them")
+    assert len(scene.cold("logs")) == 10
+    restored(scene, 10, 20)
+    assert scene.archived(10, 20).outcome == "replaced"
+    assert len(scene.cold("logs")) == 20
+
+
+def test_an_empty_partition_of_another_chain_is_not_dropped_for_ours(scene: Scene) -> None:
+    for table in NAMES:
+        scene.execute(f"ALTER TABLE TABLES.{table} RENAME TO {table}_all")
+        scene.execute(f"CREATE TABLE TABLES.{table} (LIKE TABLES.{table}_all) PARTITION BY LIST (chain_id)")
+        for chain, lower, upper in ((scene.chain_id, 0, 100), (5, 10, 20)):
+            parent = f"TABLES.{table}_of_{chain}"
+            scene.execute(
+                f"CREATE TABLE {parent} PARTITION OF TABLES.{table} FOR VALUES IN ({chain}) "
+                "PARTITION BY RANGE (block_number)"
+            )
+            scene.execute(f"CREATE TABLE {parent}_p PARTITION OF {parent} FOR VALUES FROM ({lower}) TO ({upper})")
+        scene.execute(f"INSERT INTO TABLES.{table} SELECT * FROM TABLES.{table}_all")
+    expected = hot(scene)
+    scene.archived(10, 20)
+    assert scene.purge(10, 20).dropped == ()
+    everything_once(scene, expected)
+    assert "logs_of_5_p" in tables(scene)
+
+
+def test_rows_that_are_hot_again_already_are_not_doubled(scene: Scene) -> None:
+    scene.execute("CREATE TABLE TABLES.saved AS SELECT * FROM TABLES.blocks")
+    scene.archived(10, 20)
+    scene.purge(10, 20)
+    scene.execute("INSERT INTO TABLES.blocks SELECT * FROM TABLES.saved WHERE block_number = 12")
+    with pytest.raises(NotRestored, match="1 of the rows to restore are hot already"):
+        restored(scene, 10, 20)
+    assert len([row for row in scene.hot("blocks") if row[1] == 12]) == 1
+
+
+def test_restoring_follows_foreign_keys_whatever_was_declared_first(scene: Scene) -> None:
+    refer_to_blocks(scene)
+    blocks, transactions, logs = scene.archive.datasets
+    scene.execute("ALTER TABLE TABLES.logs ADD transaction_index int")
+    scene.execute("UPDATE TABLES.logs SET transaction_index = 0 WHERE block_number % 4 > 0")
+    scene.execute(
+        "ALTER TABLE TABLES.logs ADD FOREIGN KEY (chain_id, block_number, transaction_index) "
+        "REFERENCES TABLES.transactions ON DELETE CASCADE"
+    )
+    scene.archive = replace(scene.archive, datasets=(blocks, logs, transactions))
+    expected = hot(scene)
+    scene.archived(10, 20)
+    scene.purge(10, 20)
+    restored(scene, 10, 20)
+    assert hot(scene) == expected
+
+
+def test_a_dataset_that_is_not_declared_any_more_keeps_a_range_from_being_restored(scene: Scene) -> None:
+    scene.archived(10, 20)
+    scene.purge(10, 20)
+    scene.archive = replace(scene.archive, datasets=scene.archive.datasets[:2])
+    with pytest.raises(NotAllThere, match="rows of logs were purged, too"):
+        restored(scene, 10, 20)
+    assert scene.states(RANGE) == ["purging"]
 
 
 def test_a_table_that_others_inherit_from_is_refused(scene: Scene) -> None:

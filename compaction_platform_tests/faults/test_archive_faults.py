@@ -24,6 +24,7 @@ from compaction_platform.archive.publish import Publication, StagedFilesMissing
 from compaction_platform.archive.purge import HotRowsDiffer, PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun, CopyFailed
+from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.local.embedded import EmbeddedLake
@@ -65,6 +66,7 @@ from compaction_platform.archive.publish import Publication
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spread import Spread
 
@@ -553,6 +555,33 @@ def test_staged_files_that_vanish_are_made_again(scene: Scene, monkeypatch: pyte
     with pytest.raises(StagedFilesMissing, match="hot rows are untouched"):
         scene.archived(10, 20)
     assert scene.archived(10, 20).version == 2
+    is_settled(scene, expected, "committed")
+
+
+@pytest.mark.parametrize("step", ["publish", "_show"])
+def test_staged_files_that_vanish_from_a_replacement_bring_the_old_version_back(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    scene = Scene(settings, namespace="cold_faults")
+    scene.grow(0, 30)
+    scene.archived(10, 20)
+    first = {name: scene.cold(name) for name in NAMES}
+    scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
+    expected = hot(scene)
+
+    def vanish() -> None:
+        scene.store.delete([key for key in scene.all_keys() if "/logs/_attempts/" in key])
+
+    before(monkeypatch, Publication, step, vanish)
+    with pytest.raises(StagedFilesMissing):
+        scene.archived(10, 20)
+    assert {name: scene.cold(name) for name in NAMES} == first
+    for name in NAMES:
+        table = open_catalog(settings).load_table(("cold_faults", name))
+        files = [task.file.file_path for task in table.scan(row_filter=f"chain_id = {scene.chain_id}").plan_files()]
+        assert sorted(files) == [f"{scene.store.uri}/{key}" for key in scene.visible(name)]
+    assert scene.states(RANGE) == ["committed", "failed"]
+    assert scene.archived(10, 20).outcome == "replaced"
     is_settled(scene, expected, "committed")
 
 
