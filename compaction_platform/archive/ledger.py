@@ -259,8 +259,9 @@ class Ledger:
                 WHERE r.chain_id = %(chain)s AND r.blocks && int8range(%(start)s, %(end)s)
                   AND r.blocks <> int8range(%(start)s, %(end)s)
                   AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions v WHERE v.range_id = r.id
-                      AND (v.state NOT IN ('planned', 'claimed', 'failed') OR v.lease_until > now()))""",
-                {"chain": self.chain_id, "start": blocks.start, "end": blocks.end},
+                      AND (v.state NOT IN ('planned', 'claimed', 'failed') OR v.lease_until > now()
+                          OR v.state = 'planned' AND v.planned_at > now() - %(lease)s))""",
+                {"chain": self.chain_id, "start": blocks.start, "end": blocks.end, "lease": self.lease},
             )
             place = (self.chain_id, blocks.start, blocks.end)
             try:
