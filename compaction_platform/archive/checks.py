@@ -24,6 +24,7 @@ from compaction_platform.archive.observe import observe
 from compaction_platform.archive.ranges import is_final
 from compaction_platform.archive.reorg import how_to_mend, look_for_reorgs
 from compaction_platform.archive.run import Archived, ArchiveRun
+from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.resources import LakeResource
 
 FINAL = "range_is_final"
@@ -98,6 +99,11 @@ def results_alone(run: ArchiveRun, wanted: Collection[dg.AssetCheckKey]) -> Iter
     newest = versions[-CHECKED_ALONE:]
     figures = {"ranges": [version.blocks.key for version in newest]}
     names = {(key.asset_key, key.name) for key in wanted}
+    if not versions:
+        for asset, name in names:
+            dataset = asset.path[-1]
+            yield _result(archive, name, [], {"why": "nothing is archived yet"}, dataset=dataset)
+        return
     blocks = cold_key(archive, archive.blocks.name)
     if (blocks, FINAL) in names:
         yield _result(archive, FINAL, _not_final(run, newest), figures)
@@ -187,7 +193,12 @@ def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
     def check_chain(context: dg.AssetCheckExecutionContext, lake: LakeResource) -> Iterator[dg.AssetCheckResult]:
         wanted = {key.name for key in context.selected_asset_check_keys}
         run = ArchiveRun(archive, lake.settings(), _no_spread, context.log.info)
-        standing = look(archive, run.url)
+        try:
+            standing = look(archive, run.url)
+        except CompactionError as error:  # no tables yet, no node: nothing that a purge would have to stop for
+            for name in wanted:
+                yield _result(archive, name, [str(error)], {}, severity=dg.AssetCheckSeverity.WARN)
+            return
         results: dict[str, Callable[[], dg.AssetCheckResult]] = {
             MISSING: lambda: _missing(archive, standing),
             RETENTION: lambda: _retention(archive, run.url, standing),

@@ -450,3 +450,11 @@ def test_alone_the_checks_read_cold_files_again(here: Here) -> None:
     found = here.check("cold_equals_source")
     assert not found.passed
     assert "is not the file that was committed" in str(found.description)
+
+
+def test_a_chain_whose_tables_are_not_there_yet_does_not_fail_the_checks_of_others(here: Here) -> None:
+    here.scene.execute("DROP TABLE TABLES.logs")
+    assert here.check("range_is_final").passed
+    found = here.check("no_range_missing_below_the_tip")
+    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert "does not exist" in str(found.description)
