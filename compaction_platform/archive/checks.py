@@ -101,8 +101,7 @@ def results_alone(run: ArchiveRun, wanted: Collection[dg.AssetCheckKey]) -> Iter
     names = {(key.asset_key, key.name) for key in wanted}
     if not versions:
         for asset, name in names:
-            dataset = asset.path[-1]
-            yield _result(archive, name, [], {"why": "nothing is archived yet"}, dataset=dataset)
+            yield _result(archive, name, [], {"why": "nothing is archived yet"}, dataset=asset.path[-1])
         return
     blocks = cold_key(archive, archive.blocks.name)
     if (blocks, FINAL) in names:
