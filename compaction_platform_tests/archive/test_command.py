@@ -1,0 +1,70 @@
+"""`compaction archive`: what a person decides, on the chain that the project declares."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from typer.testing import CliRunner
+
+from compaction_platform.archive.ledger import Ledger
+from compaction_platform.archive.purge import PurgeRun
+from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.cli import _archive, app
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+
+pytestmark = pytest.mark.integration
+
+CHAIN, RANGE = 10143, BlockRange(0, 10_000)
+TABLES = """
+CREATE TABLE public.blocks (chain_id bigint, block_number bigint, hash text, parent_hash text, block_time timestamptz,
+    transaction_count int);
+CREATE TABLE public.transactions (chain_id bigint, block_number bigint, transaction_index int, block_hash text);
+CREATE TABLE public.logs (chain_id bigint, block_number bigint, log_index int, block_hash text);
+INSERT INTO public.blocks SELECT 10143, n, 'h' || n, 'h' || n - 1, now() - make_interval(secs => 12000 - n), 0
+    FROM generate_series(0, 10200) n;
+"""
+
+
+@pytest.fixture
+def chain(settings: Settings, lake_environment: dict[str, str]) -> Iterator[Any]:
+    assert settings.hot_postgres_url is not None
+    url = settings.hot_postgres_url.get_secret_value()
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in TABLES.split(";\n"):
+            if statement.strip():
+                connection.execute(statement)
+        Ledger(url, CHAIN).create_tables()
+        yield connection
+        connection.execute("DROP TABLE public.blocks, public.transactions, public.logs")
+
+
+def told(*arguments: str) -> str:
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["archive", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_what_a_person_decides_about_a_chain(chain: Any, settings: Settings) -> None:
+    assert "final: up to block 10072" in told("status", "10143")
+    assert "final, not archived" in told("status", "10143")
+    archive, _ = _archive(CHAIN)
+    ArchiveRun(archive, settings, lambda: Spread(None, 2)).run(RANGE)
+    assert "not purged until" in told("withhold", "10143", RANGE.key, "--because", "an [/odd] reason")
+    assert "purge withheld: an [/odd] reason" in told("status", "10143")
+    assert "counts as any other again" in told("believe", "10143", RANGE.key)
+    PurgeRun(archive, settings).run(RANGE)
+    assert chain.execute("SELECT count(*) FROM public.blocks").fetchone() == (201,)
+    assert "10,000 rows of blocks 0-10000 (end not included) are hot again" in told("restore", "10143", RANGE.key)
+    assert chain.execute("SELECT count(*) FROM public.blocks").fetchone() == (10_201,)
+    assert "no head was remembered" not in told("forget-head", "10143")
+    with pytest.raises(CompactionError, match="nothing of blocks 0-10000 .* was purged"):
+        told("restore", "10143", RANGE.key)
+
+
+def test_a_chain_that_is_not_declared_is_told(lake_environment: dict[str, str]) -> None:
+    with pytest.raises(CompactionError, match="no chain 1 is declared in defs/. There are: 10143"):
+        told("status", "1")
