@@ -21,7 +21,7 @@ dev: $(READY) ## Start the embedded lake, Spark and Dagster; Ctrl-C stops everyt
 	@$(BIN)/compaction dev || [ $$? -eq 130 ] # Ctrl-C is the way to end it
 
 test: lint ## Run lint and all tests (in two processes, each with a lake of its own)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 unit: $(READY) ## Run only the tests that need no server (under 20 s)
 	@$(BIN)/python -m pytest -m unit

@@ -1,11 +1,14 @@
 """One embedded lake and one Spark session for the whole test run."""
 
+import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import settings as hypothesis_settings
 
@@ -16,14 +19,15 @@ hypothesis_settings.register_profile("project", deadline=None, database=None, de
 hypothesis_settings.load_profile("project")
 
 
-LONG_ONES = ("scenarios", "docker")  # begun first, so that of two processes none has to wait for the other at the end
+# Files that take minutes are begun first, so that of two processes none has to wait for the other at the end.
+LONG_ONES = ("scenarios", "docker", "test_spark.py", "test_archive_faults.py", "test_archive.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not any(item.iter_markers("unit")) and not any(item.iter_markers("integration")):
             raise pytest.UsageError(f"{item.nodeid} is marked neither unit nor integration")
-    items.sort(key=lambda item: item.path.parent.name not in LONG_ONES)
+    items.sort(key=lambda item: not {item.path.name, item.path.parent.name} & set(LONG_ONES))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -88,3 +92,13 @@ def shared_data(project: Path) -> Path:
     if not place.is_dir():
         pytest.skip(f"the collection of real files is not here ({place}); SHARED_TEST_DATA names another place")
     return place
+
+
+@pytest.fixture(autouse=True)
+def chains_are_forgotten() -> Iterator[None]:
+    """The tables of chains that a test has made."""
+    yield
+    scene = sys.modules.get("compaction_platform_tests.archive.scene")
+    while scene is not None and scene.MADE:
+        with contextlib.suppress(psycopg.OperationalError):  # a database that has ended with its test
+            scene.MADE.pop().drop_tables()

@@ -21,7 +21,8 @@ from compaction_platform.archive.manifest import Manifest
 from compaction_platform.archive.partitions import partitions_of
 from compaction_platform.archive.purge import Purged, PurgeRun
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.run import Archived, ArchiveRun, CopyFailed, NotFinal, SourceUnfit
+from compaction_platform.archive.run import Archived, ArchiveRun, CopyFailed, NotFinal
+from compaction_platform.archive.source import SourceUnfit
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.run_requests import SUBJECT_TAG
 

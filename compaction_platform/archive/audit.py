@@ -12,9 +12,9 @@ from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.copy_task import fingerprint_of_file
 from compaction_platform.archive.hot import as_text, as_time
 from compaction_platform.archive.layout import NOT_DATA, Place
-from compaction_platform.archive.ledger import Version
 from compaction_platform.archive.links import Link
 from compaction_platform.archive.manifest import ManifestFile
+from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects
 

@@ -17,13 +17,13 @@ from compaction_platform.archive.audit import (
 )
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import hot_snapshot
-from compaction_platform.archive.ledger import LIVE, Version
 from compaction_platform.archive.links import Seam, problems_of
 from compaction_platform.archive.lookout import Standing, look, rows_still_hot, tip_time
 from compaction_platform.archive.observe import observe
 from compaction_platform.archive.ranges import is_final
 from compaction_platform.archive.reorg import how_to_mend, look_for_reorgs
 from compaction_platform.archive.run import Archived, ArchiveRun
+from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.resources import LakeResource
 

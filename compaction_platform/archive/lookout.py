@@ -12,9 +12,10 @@ from psycopg import sql
 
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import connected, hot_snapshot, table_of
-from compaction_platform.archive.ledger import Ledger, Version
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.observe import Observed, observe
 from compaction_platform.archive.ranges import BlockRange, final_ranges, uncovered
+from compaction_platform.archive.version import Version
 
 TRIED_AGAIN_AFTER_SECONDS = 6 * 3600
 

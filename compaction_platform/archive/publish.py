@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from compaction_platform.archive.cold_table import ColdTable
 from compaction_platform.archive.layout import MANIFEST, NOT_DATA, SUCCESS, Place
-from compaction_platform.archive.ledger import Version
 from compaction_platform.archive.manifest import Manifest, ManifestFile
+from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects
 

@@ -8,19 +8,22 @@ same comparison.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
 
 from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.claim import Claim, FenceLost
 from compaction_platform.archive.foreign_keys import keys_to, purge_order, would_take_along
 from compaction_platform.archive.hot import ROW, digest_of, hot_url, of_range, table_of
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import Digest, Manifest, ManifestFile
 from compaction_platform.archive.partition_drop import Partition, partitions_that_are
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects
 from compaction_platform.lake.settings import Settings
@@ -72,15 +75,15 @@ class PurgeRun:
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
 
-    @property
+    @cached_property
     def url(self) -> str:
         return hot_url(self.archive, self.settings)
 
-    @property
+    @cached_property
     def ledger(self) -> Ledger:
         return Ledger(self.url, self.archive.chain_id)
 
-    @property
+    @cached_property
     def store(self) -> Objects:
         return Objects.at(self.settings.place(self.archive.uri), self.settings)
 

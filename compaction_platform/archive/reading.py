@@ -25,8 +25,9 @@ from compaction_platform.archive.cuts import Cut, cut
 from compaction_platform.archive.hot import HotSnapshot, hot_snapshot, hot_url
 from compaction_platform.archive.hot_columns import arrow_schema
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import LIVE, Ledger, Version
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.lake.columns import converted, holds, spark_columns
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects

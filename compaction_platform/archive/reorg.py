@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import hot_snapshot
-from compaction_platform.archive.ledger import LIVE, Ledger, Version
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.node import Node, same_hash
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.version import LIVE, Version
 
 MOST_QUESTIONS = 64  # to a node, in one look
 

@@ -13,13 +13,15 @@ import pyarrow.parquet
 from psycopg import sql
 
 from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.claim import Claim, FenceLost
 from compaction_platform.archive.foreign_keys import purge_order
 from compaction_platform.archive.hot import ROW, digest_of, hot_url, of_range, table_of
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import Claim, FenceLost, Ledger, Version
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import Digest, Manifest, ManifestFile
 from compaction_platform.archive.purge import NotArchived
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings

@@ -4,31 +4,27 @@ list (the ledger, the hot rows) → plan (checks of the source, cuts) → spread
 → commit (stage, publish, commit in the ledger) → clean up.
 """
 
-import hashlib
-import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
+from compaction_platform.archive.attempt import Attempt, TableState, manifest_of
 from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.claim import Claim, FenceLost
 from compaction_platform.archive.cold_table import ColdTable, schema_of
 from compaction_platform.archive.copy_task import CopyItem, CopyTask
 from compaction_platform.archive.cuts import cut
 from compaction_platform.archive.hot import HotSnapshot, hot_snapshot, hot_url
-from compaction_platform.archive.hot_columns import HotColumn, arrow_schema
+from compaction_platform.archive.hot_columns import arrow_schema
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import LIVE, Claim, FenceLost, Ledger, Version
-from compaction_platform.archive.links import Link, Seam, problems_of, strays, wrong_counts
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import (
-    NOTHING,
-    Column,
     FinalityEvidence,
     Manifest,
     ManifestFile,
-    Source,
-    Superseded,
 )
 from compaction_platform.archive.observe import observe
 from compaction_platform.archive.publish import (
@@ -40,6 +36,8 @@ from compaction_platform.archive.publish import (
     write_marks,
 )
 from compaction_platform.archive.ranges import BlockRange, is_final, uncovered
+from compaction_platform.archive.source import SourceUnfit, require_whole
+from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
@@ -50,10 +48,6 @@ BYTES_PER_ROW = 300  # a guess, for sharing work out
 
 class NotFinal(CompactionError):
     """Blocks of the range may still change."""
-
-
-class SourceUnfit(CompactionError):
-    """The hot rows are not one whole piece of one chain. Nothing was archived."""
 
 
 class CopyFailed(CompactionError):
@@ -78,35 +72,6 @@ class Archived:
 
 
 @dataclass(frozen=True)
-class TableState:
-    """One hot table's share of the range, in the snapshot."""
-
-    columns: tuple[HotColumn, ...]
-    rows: Mapping[int, int]  # by block
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt at a range, from one moment of the hot database."""
-
-    claim: Claim
-    hot: HotSnapshot
-    evidence: FinalityEvidence
-    live: Version | None  # what is archived of the range already
-    because: str | None
-    links: Sequence[Link]
-    states: Mapping[str, TableState]
-
-    @property
-    def blocks(self) -> BlockRange:
-        return self.claim.blocks
-
-    @property
-    def reason(self) -> str:
-        return self.because or ("the hot rows changed" if self.live else "new")
-
-
-@dataclass(frozen=True)
 class ArchiveRun:
     archive: Archive
     settings: Settings
@@ -114,15 +79,15 @@ class ArchiveRun:
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
 
-    @property
+    @cached_property
     def url(self) -> str:
         return hot_url(self.archive, self.settings)
 
-    @property
+    @cached_property
     def ledger(self) -> Ledger:
         return Ledger(self.url, self.archive.chain_id)
 
-    @property
+    @cached_property
     def store(self) -> Objects:
         return Objects.at(self.settings.place(self.archive.uri), self.settings)
 
@@ -182,7 +147,7 @@ class ArchiveRun:
             if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
                 return kept
             states = self._table_states(hot, blocks)
-            self._require_source(hot, blocks, hot.links(blocks), states)
+            require_whole(self.archive, self.ledger, hot, blocks, states)
         shown = {}
         for name, state in states.items():
             cuts = cut(blocks, list(state.rows), list(state.rows.values()), self.archive.chunk_rows)
@@ -218,10 +183,10 @@ class ArchiveRun:
                 claim.release()
                 return kept
             if live is not None:
-                self._require_whole(live)
+                self._require_not_purged(live)
             states = self._table_states(hot, claim.blocks)
             attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
-            self._require_source(hot, claim.blocks, attempt.links, states)
+            require_whole(self.archive, self.ledger, hot, claim.blocks, states)
             for name, table in self.tables(claim.blocks).items():
                 table.prepare(arrow_schema(states[name].columns))
             files = self._copy(attempt)
@@ -265,7 +230,7 @@ class ArchiveRun:
             return Archived(live.blocks, live.version, live.manifests, "unchanged", why, live)
         return None
 
-    def _require_whole(self, live: Version) -> None:
+    def _require_not_purged(self, live: Version) -> None:
         """A range of which rows were purged is not archived again from what is left of it, whatever the reason."""
         if self.ledger.purged_files(live):
             raise SourceUnfit(
@@ -280,48 +245,6 @@ class ArchiveRun:
             dataset.name: TableState(columns[dataset.name], hot.rows_per_block(dataset, blocks))
             for dataset in self.archive.datasets
         }
-
-    def _require_source(
-        self, hot: HotSnapshot, blocks: BlockRange, links: Sequence[Link], states: Mapping[str, TableState]
-    ) -> None:
-        """Before a byte is copied: gaps, duplicates, links also over the seams, counts, rows without a block."""
-        problems = problems_of(
-            blocks,
-            links,
-            gaps_allowed=self.archive.gaps_allowed,
-            before=self._seam_before(hot, blocks),
-            after=self._seam_behind(hot, blocks),
-        )
-        numbers = [link.number for link in links]
-        for dataset in self.archive.datasets[1:]:
-            rows = states[dataset.name].rows
-            problems += strays(dataset.name, rows, numbers)
-            if dataset.counted_by is not None:
-                problems += wrong_counts(dataset.name, rows, hot.told_counts(dataset.counted_by, blocks))
-        if problems:
-            listed = "\n".join(f"- {problem}" for problem in problems)
-            raise SourceUnfit(
-                f"blocks {blocks.key} (end not included) of chain {self.archive.chain} cannot be archived:\n{listed}\n"
-                "Nothing was archived, nothing deleted. Mend the hot rows, then run again."
-            )
-
-    def _seam_before(self, hot: HotSnapshot, blocks: BlockRange) -> Seam | None:
-        neighbour = self.ledger.live_at(blocks.start - 1)
-        if neighbour is not None and neighbour.is_valid and neighbour.blocks.end == blocks.start:
-            told = neighbour.manifests[self.archive.blocks.name].last_hash
-            if told is not None:
-                return Seam(told, f"archived, {neighbour.blocks.key}")
-        link = hot.neighbour(blocks, "before")
-        return Seam(link.hash, f"hot, block {link.number}") if link else None
-
-    def _seam_behind(self, hot: HotSnapshot, blocks: BlockRange) -> Seam | None:
-        neighbour = self.ledger.live_at(blocks.end)
-        if neighbour is not None and neighbour.is_valid and neighbour.blocks.start == blocks.end:
-            told = neighbour.manifests[self.archive.blocks.name].first_parent_hash
-            if told is not None:
-                return Seam(told, f"archived, {neighbour.blocks.key}")
-        link = hot.neighbour(blocks, "behind")
-        return Seam(link.parent, f"hot, block {link.number}") if link else None
 
     # ------------------------------------------------------------ the copy
 
@@ -408,39 +331,6 @@ class ArchiveRun:
             ]
             if not self.store.delete(keys):
                 self.ledger.forget(version)
-
-
-def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Sequence[ManifestFile]) -> Manifest:
-    digest = NOTHING
-    for file in files:
-        digest = digest.plus(file.source)
-    columns = tuple(
-        Column(name=each.name, source_type=each.source_type, type=str(each.kind))
-        for each in attempt.states[dataset.name].columns
-    )
-    before = attempt.live.manifests.get(dataset.name) if attempt.live else None
-    return Manifest(
-        dataset_uuid=archive.dataset_uuid(dataset),
-        dataset_version=attempt.claim.version,
-        chain_id=archive.chain_id,
-        dataset=dataset.name,
-        partition_key=attempt.blocks.key,
-        start_block=attempt.blocks.start,
-        end_block=attempt.blocks.end,
-        attempt=attempt.claim.fence,
-        written_at=attempt.hot.now,
-        finality=attempt.evidence,
-        source=Source(table=".".join(dataset.table), server=attempt.hot.server, digest=digest),
-        columns=columns,
-        files=tuple(files),
-        first_parent_hash=attempt.links[0].parent if attempt.links else None,
-        last_block=attempt.links[-1].number if attempt.links else None,
-        last_hash=attempt.links[-1].hash if attempt.links else None,
-        config_hash=archive.config_hash(),
-        schema_hash=hashlib.sha256(json.dumps([each.model_dump() for each in columns]).encode()).hexdigest(),
-        supersedes=before
-        and Superseded(dataset_version=before.dataset_version, manifest_sha256=before.sha256, because=attempt.reason),
-    )
 
 
 def _timed(archived: Archived, began: float) -> Archived:

@@ -14,15 +14,17 @@ from psycopg import sql
 
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.finality import FinalityRule
-from compaction_platform.archive.ledger import Ledger, Version
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import Archived, ArchiveRun
+from compaction_platform.archive.version import Version
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 
 NUMBERS = itertools.count(1)
+MADE: "list[Scene]" = []  # in the test that runs now; a fixture drops their tables afterwards
 GENESIS_TIME = datetime(2026, 11, 1, tzinfo=UTC)
 
 TABLES = """
@@ -94,6 +96,12 @@ class Scene:
         with self.connect() as connection:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self.schema)))
             connection.execute(TABLES.format(schema=self.schema))
+        MADE.append(self)
+
+    def drop_tables(self) -> None:
+        """The driver reads about all tables whenever it connects: many of them make every test slower."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(self.schema)))
 
     def connect(self) -> Any:
         return psycopg.connect(self.url, autocommit=True)

@@ -9,10 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from compaction_platform.archive.claim import MarkedInvalid, NotAllThere
 from compaction_platform.archive.copy_task import CopyDiffers
 from compaction_platform.archive.hot import HotTableUnfit, HotUnreachable
 from compaction_platform.archive.hot_columns import TypeRefused
-from compaction_platform.archive.ledger import MarkedInvalid, NotAllThere, RangeBusy, RangesOverlap
+from compaction_platform.archive.ledger import RangeBusy, RangesOverlap
 from compaction_platform.archive.lookout import due_ranges, look
 from compaction_platform.archive.manifest import Manifest, ManifestUnreadable
 from compaction_platform.archive.publish import ForeignFile
@@ -25,7 +26,8 @@ from compaction_platform.archive.purge import (
 )
 from compaction_platform.archive.ranges import BlockRange, RangeInvalid
 from compaction_platform.archive.restore import NotRestored, RestoreRun
-from compaction_platform.archive.run import CopyFailed, NotFinal, SourceUnfit
+from compaction_platform.archive.run import CopyFailed, NotFinal
+from compaction_platform.archive.source import SourceUnfit
 from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.archive.scene import Scene, block_hash, comparable, everything_once
 

@@ -20,7 +20,8 @@ from compaction_platform.archive.links import Link, problems_of
 from compaction_platform.archive.purge import ColdFileDiffers, HotRowsDiffer
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.reorg import look_for_reorgs
-from compaction_platform.archive.run import CopyFailed, NotFinal, SourceUnfit
+from compaction_platform.archive.run import CopyFailed, NotFinal
+from compaction_platform.archive.source import SourceUnfit
 from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.archive.scene import Scene
 

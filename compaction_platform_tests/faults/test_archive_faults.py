@@ -17,9 +17,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from compaction_platform.archive.claim import Claim, FenceLost
 from compaction_platform.archive.copy_task import CopyTask
 from compaction_platform.archive.hot import HotUnreachable
-from compaction_platform.archive.ledger import Claim, FenceLost, RangeBusy
+from compaction_platform.archive.ledger import RangeBusy
 from compaction_platform.archive.publish import Publication, StagedFilesMissing
 from compaction_platform.archive.purge import HotRowsDiffer, PurgeRun
 from compaction_platform.archive.ranges import BlockRange
@@ -61,7 +62,8 @@ import os, pickle, signal, sys
 from compaction_platform.archive import run as archive_run, publish
 from compaction_platform.archive.copy_task import CopyTask
 from compaction_platform.archive.hot import HotUnreachable
-from compaction_platform.archive.ledger import Claim, Ledger
+from compaction_platform.archive.claim import Claim
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.publish import Publication
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
