@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from typer.testing import CliRunner
 
+from compaction_platform import cli
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
@@ -29,6 +30,11 @@ INSERT INTO public.blocks SELECT 10143, n, 'h' || n, 'h' || n - 1, now() - make_
 """
 
 
+@pytest.fixture(autouse=True)
+def wide_console(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 200)
+
+
 @pytest.fixture
 def chain(settings: Settings, lake_environment: dict[str, str]) -> Iterator[Any]:
     assert settings.hot_postgres_url is not None
@@ -43,7 +49,7 @@ def chain(settings: Settings, lake_environment: dict[str, str]) -> Iterator[Any]
 
 
 def told(*arguments: str) -> str:
-    done = CliRunner(env={"COLUMNS": "200"}).invoke(app, ["archive", *arguments], catch_exceptions=False)
+    done = CliRunner().invoke(app, ["archive", *arguments], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
