@@ -13,6 +13,7 @@ from compaction_platform.archive.checks import (
     FINAL,
     check_specs,
     cold_key,
+    purged_key,
     result_of_a_failure,
     results_after_a_run,
     results_alone,
@@ -48,7 +49,7 @@ def hot_assets(archive: Archive) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             hot_key(archive, dataset),
-            description=f"{'.'.join(dataset.table)}, where the indexer writes.",
+            description=f"`{'.'.join(dataset.table)}`, where the indexer writes.",
             group_name=f"chain_{archive.chain}",
             kinds={"postgres"},
         )
@@ -62,8 +63,8 @@ def cold_assets(archive: Archive) -> dg.AssetsDefinition:
         dg.AssetSpec(
             cold_key(archive, dataset.name),
             deps=[hot_key(archive, dataset)],
-            description=f"Final ranges of {'.'.join(dataset.table)} as Parquet: {archive.uri}/{archive.chain}/"
-            f"{dataset.name}/range=*/part-*.parquet",
+            description=f"Final ranges of `{'.'.join(dataset.table)}` as Parquet: `{archive.uri}/{archive.chain}/"
+            f"{dataset.name}/range=*/part-*.parquet`",
             partitions_def=partitions,
             group_name=f"chain_{archive.chain}",
             kinds={"parquet", "iceberg"} if archive.namespace else {"parquet"},
@@ -151,7 +152,7 @@ def _show_dry_run(context: dg.AssetExecutionContext, archive: Archive, preview: 
 
 def purged_asset(archive: Archive) -> dg.AssetsDefinition:
     @dg.asset(
-        key=dg.AssetKey(["purged", archive.chain]),
+        key=purged_key(archive),
         deps=[cold_key(archive, dataset.name) for dataset in archive.datasets],
         partitions_def=partitions_of(archive),
         group_name=f"chain_{archive.chain}",
@@ -179,7 +180,7 @@ def _purge_figures(done: Purged) -> dict[str, Any]:
 def archive_job(archive: Archive) -> Any:
     assets = [cold_key(archive, dataset.name) for dataset in archive.datasets]
     if archive.purge:
-        assets.append(dg.AssetKey(["purged", archive.chain]))
+        assets.append(purged_key(archive))
     return dg.define_asset_job(
         f"archive_{archive.chain}",
         selection=dg.AssetSelection.assets(*assets),

@@ -16,7 +16,7 @@ from compaction_platform.archive.audit import (
     unlisted,
 )
 from compaction_platform.archive.chain import Archive
-from compaction_platform.archive.hot import hot_snapshot
+from compaction_platform.archive.hot import hot_snapshot, hot_url
 from compaction_platform.archive.links import Seam, problems_of
 from compaction_platform.archive.lookout import Standing, look, rows_still_hot, tip_time
 from compaction_platform.archive.observe import observe
@@ -41,6 +41,10 @@ CHECKED_ALONE = 3  # ranges, the newest
 
 def cold_key(archive: Archive, dataset: str) -> dg.AssetKey:
     return dg.AssetKey(["cold", archive.chain, dataset])
+
+
+def purged_key(archive: Archive) -> dg.AssetKey:
+    return dg.AssetKey(["purged", archive.chain])
 
 
 def check_specs(archive: Archive) -> list[dg.AssetCheckSpec]:
@@ -175,7 +179,6 @@ def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
     blocks = cold_key(archive, archive.blocks.name)
     specs = [
         dg.AssetCheckSpec(MISSING, asset=blocks, description="Every final range below the tip is archived."),
-        dg.AssetCheckSpec(RETENTION, asset=blocks, description="Ranges that are archived are not hot any more."),
         dg.AssetCheckSpec(
             LAG,
             asset=blocks,
@@ -200,7 +203,6 @@ def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
             return
         results: dict[str, Callable[[], dg.AssetCheckResult]] = {
             MISSING: lambda: _missing(archive, standing),
-            RETENTION: lambda: _retention(archive, run.url, standing),
             LAG: lambda: _lag(archive, run, standing),
             REORG: lambda: _reorg(archive, run),
         }
@@ -211,13 +213,30 @@ def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
     return check_chain
 
 
+def retention_check(archive: Archive) -> dg.AssetChecksDefinition:
+    """After the purge, where there is one."""
+    asset = purged_key(archive) if archive.purge else cold_key(archive, archive.blocks.name)
+
+    @dg.asset_check(name=RETENTION, asset=asset, description="Ranges that are archived are not hot any more.")
+    def hot_retention(lake: LakeResource) -> dg.AssetCheckResult:
+        url = hot_url(archive, lake.settings())
+        try:
+            return _retention(archive, url, look(archive, url, remember=False), asset)
+        except CompactionError as error:
+            return dg.AssetCheckResult(
+                passed=False, severity=dg.AssetCheckSeverity.WARN, description=str(error), asset_key=asset
+            )
+
+    return hot_retention
+
+
 def _missing(archive: Archive, standing: Standing) -> dg.AssetCheckResult:
     problems = [f"{blocks.key} (end not included) is final and not archived" for blocks in standing.missing]
     figures = {"final_ranges": len(standing.final), "archived": len(standing.live)}
     return _result(archive, MISSING, problems, figures, severity=dg.AssetCheckSeverity.WARN)
 
 
-def _retention(archive: Archive, url: str, standing: Standing) -> dg.AssetCheckResult:
+def _retention(archive: Archive, url: str, standing: Standing, asset: dg.AssetKey) -> dg.AssetCheckResult:
     problems = []
     for blocks, counts in rows_still_hot(archive, url, standing).items():
         told = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
@@ -225,7 +244,8 @@ def _retention(archive: Archive, url: str, standing: Standing) -> dg.AssetCheckR
             told += "; they were added after the purge, and are in no cold file"
         problems.append(f"{blocks.key} (end not included) is archived, and rows of it are hot: {told}")
     figures = {"archived": len(standing.live), "delete_after_compact": archive.purge}
-    return _result(archive, RETENTION, problems, figures, severity=dg.AssetCheckSeverity.WARN)
+    found = _result(archive, RETENTION, problems, figures, severity=dg.AssetCheckSeverity.WARN)
+    return found._replace(asset_key=asset)
 
 
 def _lag(archive: Archive, run: ArchiveRun, standing: Standing) -> dg.AssetCheckResult:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.archive.assets import archive_job, cold_assets, hot_assets, purged_asset
 from compaction_platform.archive.chain import Archive, Dataset
-from compaction_platform.archive.checks import chain_checks
+from compaction_platform.archive.checks import chain_checks, retention_check
 from compaction_platform.archive.finality import FinalityRule
 from compaction_platform.archive.needs import ArchiveTables
 from compaction_platform.archive.sensors import final_ranges_sensor
@@ -221,7 +221,7 @@ class ColdRanges(Declaration):
         purged = [purged_asset(archive)] if archive.purge else []
         return dg.Definitions(
             assets=[*hot_assets(archive), cold_assets(archive), *purged],
-            asset_checks=[chain_checks(archive)],
+            asset_checks=[chain_checks(archive), retention_check(archive)],
             jobs=[job],
             sensors=[final_ranges_sensor(archive, job)] if self.enabled else [],
         )

@@ -94,8 +94,7 @@ class Here:
         )
 
     def check(self, name: str) -> dg.AssetCheckEvaluation:
-        chain = dg.AssetSelection.checks_for_assets(["cold", str(self.scene.chain_id), "blocks"])
-        job = dg.define_asset_job("only_checks", selection=chain)
+        job = dg.define_asset_job("only_checks", selection=dg.AssetSelection.all_asset_checks())
         definitions = dg.Definitions.merge(self.definitions, dg.Definitions(jobs=[job]))
         done = definitions.resolve_job_def("only_checks").execute_in_process(
             instance=self.instance,
@@ -145,7 +144,7 @@ def test_final_ranges_are_asked_for_archived_and_purged(here: Here) -> None:
             "blocks_are_contiguous": True,
             "cold_equals_source": True,
             "no_range_missing_below_the_tip": key == "10-20",
-            "hot_retention": evaluations(run)["hot_retention"],  # before or after the purge
+            "hot_retention": True,  # looked at after the purge
             "finality_lag": True,
             "no_reorg_after_archiving": True,
         }
