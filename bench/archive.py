@@ -92,7 +92,7 @@ def copy_thrown_away(url: str) -> int:
 
 def by_jdbc(session: Any, settings: Settings, target: Path) -> None:
     url = psycopg.conninfo.conninfo_to_dict(str(settings.hot_postgres_url.get_secret_value()))  # type: ignore[union-attr]
-    for table, parts in (("blocks", 1), ("logs", 2)):
+    for table, parts, keys in (("blocks", 1, ["block_number"]), ("logs", 2, ["block_number", "log_index"])):
         reader = session.read.format("jdbc").options(
             url=f"jdbc:postgresql://{url['host']}:{url['port']}/{url['dbname']}",
             user=url["user"],
@@ -104,9 +104,9 @@ def by_jdbc(session: Any, settings: Settings, target: Path) -> None:
             upperBound=BLOCKS,
             numPartitions=parts,
         )
-        reader.load().sortWithinPartitions("block_number").write.mode("overwrite").option(
-            "compression", "zstd"
-        ).parquet(str(target / table))
+        reader.load().sortWithinPartitions(*keys).write.mode("overwrite").option("compression", "zstd").parquet(
+            str(target / table)
+        )
 
 
 def archive() -> Archive:
