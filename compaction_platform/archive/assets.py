@@ -83,7 +83,7 @@ def cold_assets(archive: Archive) -> dg.AssetsDefinition:
     def copy_ranges(
         context: dg.AssetExecutionContext, config: ArchiveConfig, lake: LakeResource, spark: SparkResource
     ) -> Iterator[dg.MaterializeResult[None] | dg.AssetCheckResult]:
-        run = ArchiveRun(archive, lake.settings(), spark.spread, context.log.info, owner=context.run.run_id)
+        run = ArchiveRun(archive, lake.settings(), spark.spread, context.log.info, owner=_owner(context))
         wanted = context.selected_asset_check_keys
         if not context.selected_asset_keys:
             yield from results_alone(run, wanted)
@@ -161,7 +161,7 @@ def purged_asset(archive: Archive) -> dg.AssetsDefinition:
         pool=f"archive_{archive.chain}",
     )
     def purge(context: dg.AssetExecutionContext, lake: LakeResource) -> dg.MaterializeResult[None]:
-        run = PurgeRun(archive, lake.settings(), context.log.info, owner=context.run.run_id)
+        run = PurgeRun(archive, lake.settings(), context.log.info, owner=_owner(context))
         return dg.MaterializeResult(metadata=_purge_figures(run.run(BlockRange.parsed(context.partition_key))))
 
     return purge
@@ -175,6 +175,11 @@ def _purge_figures(done: Purged) -> dict[str, Any]:
         "dataset_version": done.version,
         "why": done.why or "deleted rows were, row for row, what the cold files hold",
     }
+
+
+def _owner(context: dg.AssetExecutionContext) -> str:
+    """The same for a run that died and for the one that Dagster makes to try it again."""
+    return context.run.root_run_id or context.run.run_id
 
 
 def archive_job(archive: Archive) -> Any:

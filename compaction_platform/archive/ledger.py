@@ -90,7 +90,8 @@ class Ledger:
     # ------------------------------------------------------------ claims
 
     def claim(self, blocks: BlockRange, owner: str, because: str | None = None) -> "Claim":
-        """The sole right to work on a range, for as long as it is renewed."""
+        """The sole right to work on a range, for as long as it is renewed. Who has it already, and comes again (a run
+        that died and is tried again), gets it anew, and its former self loses it."""
         self._plan(blocks, because)
         with self.connected() as connection:
             range_id = self._lock(connection, blocks)
@@ -100,11 +101,12 @@ class Ledger:
                 SET state = CASE state WHEN 'planned' THEN 'claimed' ELSE state END,
                     fence = nextval('compaction.archive_fences'), owner = %s, lease_until = now() + %s,
                     changed_at = now(), error = NULL
-                WHERE range_id = %s AND state IN ('planned', 'claimed', 'staged') AND lease_until <= now()
+                WHERE range_id = %s AND state IN ('planned', 'claimed', 'staged')
+                  AND (lease_until <= now() OR owner <> '' AND owner = %s)
                   AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions p
                       WHERE p.range_id = v.range_id AND p.state = 'purging' AND p.lease_until > now())
                 RETURNING range_id, version, fence""",
-                (owner, self.lease, range_id),
+                (owner, self.lease, range_id, owner),
             ).fetchone()
             if row is None:
                 raise self._busy(connection, blocks)
@@ -202,11 +204,12 @@ class Ledger:
                 UPDATE compaction.archive_versions v
                 SET state = 'purging', fence = nextval('compaction.archive_fences'), owner = %s,
                     lease_until = now() + %s, changed_at = now(), error = NULL
-                WHERE range_id = %s AND version = %s AND state = ANY(%s) AND lease_until <= now()
+                WHERE range_id = %s AND version = %s AND state = ANY(%s)
+                  AND (lease_until <= now() OR owner <> '' AND owner = %s)
                   AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions w
                       WHERE w.range_id = v.range_id AND w.state IN ('planned', 'claimed', 'staged'))
                 RETURNING fence""",
-                (owner, self.lease, version.range_id, version.version, list(states)),
+                (owner, self.lease, version.range_id, version.version, list(states), owner),
             ).fetchone()
         if row is None:
             raise RangeBusy(

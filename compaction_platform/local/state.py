@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -170,13 +171,36 @@ def write_private(path: Path, text: str) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
+    """Ports nobody listens on now, and that no other lake that is just being started has chosen."""
     found: set[int] = set()
     while len(found) < count:
         port = LOWEST_PORT + secrets.randbelow(HIGHEST_PORT - LOWEST_PORT)
-        if is_free(port):
+        if is_free(port) and _reserve(port):
             found.add(port)
     return list(found)
+
+
+_reserved: set[int] = set()  # by this process
+_reservations: list[IO[bytes]] = []  # the one open file whose locks they are
+
+
+def _reserve(port: int) -> bool:
+    """Lock this port's byte in a file that all processes of a user share. The kernel lets go when a process ends."""
+    if port in _reserved:
+        return False
+    if not _reservations:
+        path = Path(tempfile.gettempdir()) / f"compaction-ports-{os.getuid()}"
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise StateUnusable(f"{path} cannot be opened: {error.strerror}. Nothing was started.") from None
+        _reservations.append(os.fdopen(descriptor, "r+b"))
+    try:
+        fcntl.lockf(_reservations[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except OSError:
+        return False
+    _reserved.add(port)
+    return True
 
 
 def is_free(port: int) -> bool:

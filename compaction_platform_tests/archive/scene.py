@@ -179,14 +179,16 @@ class Scene:
             self.settings,
             lambda: spread or Spread(None, 2),
             self.said.append,
-            owner="a test",
+            owner=f"run {next(NUMBERS)}",
         )
 
     def archived(self, start: int, end: int, because: str | None = None, **changes: Any) -> Archived:
         return self.run(**changes).run(BlockRange(start, end), because)
 
     def purge(self, start: int, end: int) -> Any:
-        return PurgeRun(self.archive, self.settings, self.said.append, owner="a test").run(BlockRange(start, end))
+        return PurgeRun(self.archive, self.settings, self.said.append, owner=f"run {next(NUMBERS)}").run(
+            BlockRange(start, end)
+        )
 
     def expire_leases(self) -> None:
         """As if every worker that has a claim had been silent for longer than its lease."""

@@ -25,6 +25,7 @@ from compaction_platform.archive.purge import (
     WouldDeleteMore,
 )
 from compaction_platform.archive.ranges import BlockRange, RangeInvalid
+from compaction_platform.archive.reading import hot_and_cold
 from compaction_platform.archive.restore import NotRestored, RestoreRun
 from compaction_platform.archive.run import CopyFailed, NotFinal
 from compaction_platform.archive.source import SourceUnfit
@@ -243,6 +244,29 @@ def test_enums_domains_uuids_and_json_are_kept(scene: Scene) -> None:
     last = scene.cold("logs")[0][7:]
     assert last[:4] == ("create", "12345678901234567890", "00000000-0000-0000-0000-00000000000f", '{"a": [1, 2]}')
     assert last[5] == -1
+
+
+def test_names_of_tables_and_columns_stay_names(scene: Scene) -> None:
+    odd = 'logs"; DROP TABLE blocks; --'
+    quoted = odd.replace('"', '""')
+    scene.execute(f'ALTER TABLE TABLES.logs RENAME log_index TO "select {quoted}"')
+    scene.execute(f'ALTER TABLE TABLES.logs RENAME TO "{quoted}"')
+    logs = replace(
+        scene.archive.datasets[2], table=(scene.schema, odd), key=("block_number", f"select {odd}"), dense=True
+    )
+    scene.archive = replace(scene.archive, datasets=(*scene.archive.datasets[:2], logs))
+    scene.archived(10, 20)
+    assert len(scene.cold("logs")) == 10
+    assert scene.purge(10, 20).rows["logs"] == 10
+    assert len(scene.hot("blocks")) == 20
+    with hot_and_cold(scene.archive, scene.settings, BlockRange(10, 30)) as rows:
+        assert rows.arrow("logs").num_rows == sum(number % 3 for number in range(10, 30))
+
+
+def test_a_column_with_a_name_of_ours_is_refused(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.logs ADD compaction_row_hash int")
+    with pytest.raises(HotTableUnfit, match="compaction_row_hash: a name of ours"):
+        scene.archived(10, 20)
 
 
 def test_a_missing_table_or_column_is_named(scene: Scene) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -304,6 +305,16 @@ def test_a_purge_that_was_paused_longer_than_its_lease_deletes_nothing_later(
             assert len([row for row in scene.hot("logs") if row[1] == 14]) == 1
             scene.execute("DELETE FROM TABLES.logs WHERE block_number = 14")
     everything_once(scene, expected)
+
+
+def test_a_run_that_died_and_is_tried_again_need_not_wait_for_its_own_lease(scene: Scene, workers: Any) -> None:
+    expected = hot(scene)
+    die_at(scene, "after copying", workers)
+    with pytest.raises(RangeBusy, match="run to be killed has it"):
+        scene.archived(10, 20)
+    again = replace(scene.run(), owner="to be killed")
+    assert again.run(RANGE).outcome == "archived"
+    is_settled(scene, expected, "committed")
 
 
 # ---------------------------------------------------------------- two at once

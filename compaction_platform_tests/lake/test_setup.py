@@ -94,6 +94,9 @@ def test_the_setup_job_creates_what_the_project_declares(
 ) -> None:
     from compaction_platform.definitions import defs
 
+    catalog = open_catalog(settings)
+    if catalog.namespace_exists("bronze"):  # made by another test; nothing is in it
+        catalog.drop_namespace("bronze")
     job = defs().get_job_def("setup")
     with dg.DagsterInstance.ephemeral() as instance:
         for expected in ("created", "was there"):
@@ -104,10 +107,10 @@ def test_the_setup_job_creates_what_the_project_declares(
             outputs = [event for event in result.all_events if event.is_successful_output]
             metadata = outputs[0].event_specific_data.metadata  # type: ignore[union-attr]
             records = {record.data["what"]: record.data["outcome"] for record in metadata["needs"].records}
-            assert records["namespace cold"] == expected
-            assert set(records) >= {"the lake's bucket", "namespace bronze", "database schema compaction"}
+            assert records["namespace bronze"] == expected
+            assert set(records) >= {"the lake's bucket", "namespace cold", "database schema compaction"}
     shown = "".join(capfd.readouterr())
-    assert "namespace cold: created" in shown
+    assert "namespace bronze: created" in shown
     for secret in (settings.s3_secret_access_key, settings.hot_postgres_url, settings.spark_remote):
         assert secret is not None
         assert secret.get_secret_value() not in shown

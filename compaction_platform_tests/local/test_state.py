@@ -1,7 +1,10 @@
+import contextlib
 import json
 import multiprocessing
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +124,27 @@ def test_a_second_owner_is_refused_while_the_first_lives_and_let_in_afterwards(t
     with state.owned():
         assert state.owner() is not None
     assert state.owner() is None
+
+
+def test_two_processes_that_choose_at_the_same_time_do_not_get_the_same_port() -> None:
+    """Of forty ports each takes twenty, before anybody listens on one."""
+    script = """
+import sys
+from compaction_platform.local import state
+state.LOWEST_PORT, state.HIGHEST_PORT = 24000, 24044
+print(state.free_ports(20), flush=True)
+sys.stdin.read()
+"""
+    chosen: list[int] = []
+    with contextlib.ExitStack() as running:
+        for _ in range(2):
+            process = running.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                )
+            )
+            assert process.stdin is not None
+            assert process.stdout is not None
+            running.callback(process.stdin.close)
+            chosen += json.loads(process.stdout.readline())
+    assert len(chosen) == len(set(chosen)) == 40
