@@ -91,15 +91,19 @@ def up(
 @app.command()
 def dev(new_ports: NewPorts = False) -> None:
     """Start the embedded lake and Dagster (webserver and daemon) and keep them until Ctrl-C."""
-    from compaction_platform.local.dagster_dev import daemon, dagster_home, webserver
+    from compaction_platform.local.dagster_dev import daemon, dagster_home, load_error, webserver
     from compaction_platform.local.embedded import EmbeddedLake
 
     project = project_directory()
     with _stoppable(), EmbeddedLake(state_directory(), new_ports=new_ports, say=console.print) as lake:
         home = dagster_home(lake.state, project)
         overrides = lake.overrides(os.environ)
-        lake.add(daemon(project, home, overrides), wait=False)
+        # One after the other: Dagster's servers make its SQLite databases without a lock.
         lake.add(webserver(project, home, lake.ports.dagster, overrides))
+        lake.add(daemon(project, home, overrides), wait=False)
+        if error := load_error(lake.ports.dagster):
+            console.print("[bold red]Dagster cannot load this project.[/] Mend it and reload the page:")
+            console.print(error, markup=False)
         console.print(_addresses(lake.state))
         console.print(f"Open [bold]http://127.0.0.1:{lake.ports.dagster}[/bold]   Ctrl-C stops everything.")
         _wait_while_healthy(lake)

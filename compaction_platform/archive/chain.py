@@ -50,7 +50,6 @@ class Archive:
     max_lag: timedelta = timedelta(days=1)
     hot_variable: str | None = None  # names of environment variables
     node_variable: str | None = None
-    sampled_ranges: int = 8  # whose last blocks a node is asked for, to find reorganisations
 
     @property
     def chain(self) -> str:

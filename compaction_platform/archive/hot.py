@@ -41,10 +41,6 @@ class HotTableUnfit(CompactionError):
     """A table or column that was declared is not there, or not of a kind that can be archived."""
 
 
-class NoBlocks(CompactionError):
-    """The hot table has no block of this chain."""
-
-
 def hot_url(archive: Archive, settings: Settings) -> str:
     """The address of the hot database, password and all: never show it."""
     return url_of(archive.hot_variable, settings)

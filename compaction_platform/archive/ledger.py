@@ -66,16 +66,17 @@ class Ledger:
     def versions_in(
         self, connection: "psycopg.Connection[Any]", within: BlockRange | None, states: Sequence[str] = ()
     ) -> list[Version]:
-        query, values = VERSION_QUERY, [self.chain_id]
         conditions: list[LiteralString] = []
-        parameters: list[Any] = list(values)
+        parameters: list[Any] = [self.chain_id]
         if within is not None:
             conditions.append(" AND r.blocks && int8range(%s, %s)")
             parameters += [within.start, within.end]
         if states:
             conditions.append(" AND v.state = ANY(%s)")
             parameters.append(list(states))
-        found = connection.execute(f"{query}{''.join(conditions)} ORDER BY lower(r.blocks), v.version", parameters)
+        found = connection.execute(
+            f"{VERSION_QUERY}{''.join(conditions)} ORDER BY lower(r.blocks), v.version", parameters
+        )
         return [version_from(row) for row in found]
 
     def live(self, blocks: BlockRange) -> Version | None:
@@ -104,13 +105,14 @@ class Ledger:
                 WHERE range_id = %s AND state IN ('planned', 'claimed', 'staged')
                   AND (lease_until <= now() OR owner <> '' AND owner = %s)
                   AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions p
-                      WHERE p.range_id = v.range_id AND p.state = 'purging' AND p.lease_until > now())
+                      WHERE p.range_id = v.range_id AND p.state = 'purging' AND p.lease_until > now()
+                        AND (p.owner = '' OR p.owner <> %s))
                 RETURNING range_id, version, fence""",
-                (owner, self.lease, range_id, owner),
+                (owner, self.lease, range_id, owner, owner),
             ).fetchone()
             if row is None:
                 raise self._busy(connection, blocks)
-            # A purge whose lease is over may only be paused: from now on it deletes nothing.
+            # A purge whose lease is over, or that was this run's own, may only be paused: it deletes nothing more.
             connection.execute(
                 "UPDATE compaction.archive_versions SET fence = nextval('compaction.archive_fences') "
                 "WHERE range_id = %s AND state = 'purging'",
@@ -173,7 +175,6 @@ class Ledger:
                         "archived or are being archived. Nothing was done. Was range_size changed? Ranges that exist "
                         "keep their size."
                     ) from None
-            with_reason = (because, *place)
             connection.execute(
                 """
                 INSERT INTO compaction.archive_versions (range_id, version, because)
@@ -184,7 +185,7 @@ class Ledger:
                   AND NOT EXISTS (SELECT 1 FROM compaction.archive_versions v
                       WHERE v.range_id = r.id AND v.state IN ('planned', 'claimed', 'staged'))
                 ON CONFLICT DO NOTHING""",
-                with_reason,
+                (because, *place),
             )
 
     def claim_purge(self, version: Version, owner: str, states: Sequence[str] = ("committed", "purging")) -> "Claim":

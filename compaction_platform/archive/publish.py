@@ -66,6 +66,7 @@ class Publication:
         """Staged files are gone: what was shown of them leaves again, and the version before comes back. Returns what
         could not be brought back."""
         live = next((version for version in self.earlier if version.is_live), None)
+        before_version = live.version if live else 0
         problems = []
         for name, manifest in self.manifests.items():
             self.still_ours()
@@ -73,10 +74,11 @@ class Publication:
             before = live.manifests.get(name) if live else None
             there = self._visible(place)
             self._delete([place.visible(file.name) for file in manifest.files if file.name in there])
-            for file in before.files if before and live else ():
+            files = before.files if before else ()
+            for file in files:
                 if there.get(file.name) != file.size:
                     try:
-                        kept = place.superseded(live.version, file.name)  # type: ignore[union-attr]
+                        kept = place.superseded(before_version, file.name)
                         self.store.copy(kept, place.visible(file.name), overwrite=True)
                     except ObjectMissing:
                         problems.append(
@@ -87,7 +89,6 @@ class Publication:
                 write_marks(self.store, before)
             if name in self.tables:
                 visible = self._visible(place)
-                files = before.files if before else ()
                 keys = {place.visible(file.name): file.size for file in files if file.rows and file.name in visible}
                 self.tables[name].replace(manifest.blocks, keys, self.still_ours)
         return problems

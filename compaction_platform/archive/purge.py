@@ -8,25 +8,23 @@ same comparison.
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, LiteralString
 
 import psycopg
 from psycopg import sql
 
-from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.chain import Dataset
 from compaction_platform.archive.claim import Claim, FenceLost
 from compaction_platform.archive.foreign_keys import keys_to, purge_order, would_take_along
-from compaction_platform.archive.hot import ROW, digest_of, hot_url, of_range, table_of
+from compaction_platform.archive.hot import ROW, digest_of, of_range, table_of
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import Digest, Manifest, ManifestFile
 from compaction_platform.archive.partition_drop import Partition, partitions_that_are
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.reach import Reach
 from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectMissing, Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.objects import ObjectMissing
 
 LOCK_TIMEOUT = "5s"
 AGAIN = (
@@ -69,23 +67,9 @@ class Purged:
 
 
 @dataclass(frozen=True)
-class PurgeRun:
-    archive: Archive
-    settings: Settings
+class PurgeRun(Reach):
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
-
-    @cached_property
-    def url(self) -> str:
-        return hot_url(self.archive, self.settings)
-
-    @cached_property
-    def ledger(self) -> Ledger:
-        return Ledger(self.url, self.archive.chain_id)
-
-    @cached_property
-    def store(self) -> Objects:
-        return Objects.at(self.settings.place(self.archive.uri), self.settings)
 
     def run(self, blocks: BlockRange) -> Purged:
         version = self.ledger.live(blocks)

@@ -10,6 +10,7 @@ from compaction_platform.archive.node import Node, same_hash
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.version import LIVE, Version
 
+SAMPLED_RANGES = 8  # older ones, whose last blocks a node is asked for each time
 MOST_QUESTIONS = 64  # to a node, in one look
 
 
@@ -107,6 +108,6 @@ def _against_node(archive: Archive, node: Node, versions: Sequence[Version]) -> 
     for version in reversed(versions):
         if not differs(version):
             break
-    for version in versions[:: max(1, len(versions) // archive.sampled_ranges)]:
+    for version in versions[:: max(1, len(versions) // SAMPLED_RANGES)]:
         differs(version)
     return len(asked), found

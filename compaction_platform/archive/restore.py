@@ -12,19 +12,17 @@ import pyarrow
 import pyarrow.parquet
 from psycopg import sql
 
-from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.chain import Dataset
 from compaction_platform.archive.claim import Claim, FenceLost
 from compaction_platform.archive.foreign_keys import purge_order
-from compaction_platform.archive.hot import ROW, digest_of, hot_url, of_range, table_of
+from compaction_platform.archive.hot import ROW, digest_of, of_range, table_of
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import Ledger
-from compaction_platform.archive.manifest import Digest, Manifest, ManifestFile
+from compaction_platform.archive.manifest import Manifest, ManifestFile
 from compaction_platform.archive.purge import NotArchived
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.reach import Reach
 from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
 
 
 class NotRestored(CompactionError):
@@ -32,21 +30,18 @@ class NotRestored(CompactionError):
 
 
 @dataclass(frozen=True)
-class RestoreRun:
-    archive: Archive
-    settings: Settings
+class RestoreRun(Reach):
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
 
     def run(self, blocks: BlockRange) -> int:
         """How many rows came back."""
-        ledger = Ledger(hot_url(self.archive, self.settings), self.archive.chain_id)
-        version = ledger.live(blocks)
+        version = self.ledger.live(blocks)
         if version is None or version.state == "committed":
             raise NotArchived(f"nothing of blocks {blocks.key} (end not included) was purged; nothing was done.")
-        claim = ledger.claim_purge(version, self.owner, states=("purging", "purged"))
+        claim = self.ledger.claim_purge(version, self.owner, states=("purging", "purged"))
         try:
-            rows = self._restore(claim, version, ledger.purged_files(version))
+            rows = self._restore(claim, version, self.ledger.purged_files(version))
             claim.restored()
         except FenceLost:
             raise
@@ -64,16 +59,17 @@ class RestoreRun:
         with claim.held(even_if_invalid=True) as connection:
             order = purge_order(connection, self.archive.datasets)
         for dataset in reversed(order):  # what others refer to first
-            manifest = version.manifests.get(dataset.name)
-            for file in manifest.files if manifest else ():
-                if manifest and (dataset.name, file.name) in purged:
+            if dataset.name not in version.manifests:
+                continue
+            manifest = version.manifests[dataset.name]
+            for file in manifest.files:
+                if (dataset.name, file.name) in purged:
                     rows += self._insert(claim, dataset, manifest, file)
         return rows
 
     def _insert(self, claim: Claim, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> int:
-        store = Objects.at(self.settings.place(self.archive.uri), self.settings)
         key = Place(self.archive.chain, dataset.name, manifest.blocks).visible(file.name)
-        content = pyarrow.BufferReader(pyarrow.py_buffer(store.read(key)))
+        content = pyarrow.BufferReader(pyarrow.py_buffer(self.store.read(key)))
         rows = pyarrow.parquet.read_table(content, page_checksum_verification=True)
         names = rows.column_names
         with claim.held(even_if_invalid=True) as connection:
@@ -86,7 +82,7 @@ class RestoreRun:
                     f"{'.'.join(dataset.table)}: {error.diag.message_primary}."
                 ) from error
             after = digest_of(connection, dataset, self.archive.chain_id, file.blocks, names)
-            if after != before.plus(Digest(rows=file.source.rows, sum=file.source.sum)):
+            if after != before.plus(file.source):
                 raise NotRestored(
                     f"{dataset.name} {file.blocks.key} (end not included): the inserted rows are not the ones that "
                     "were deleted. They were not kept. Was a column dropped or changed, or PostgreSQL upgraded, since?"

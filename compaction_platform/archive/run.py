@@ -8,19 +8,17 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from compaction_platform.archive.attempt import Attempt, TableState, manifest_of
-from compaction_platform.archive.chain import Archive, Dataset
+from compaction_platform.archive.chain import Dataset
 from compaction_platform.archive.claim import Claim, FenceLost
 from compaction_platform.archive.cold_table import ColdTable, schema_of
 from compaction_platform.archive.copy_task import CopyItem, CopyTask
 from compaction_platform.archive.cuts import cut
-from compaction_platform.archive.hot import HotSnapshot, hot_snapshot, hot_url
+from compaction_platform.archive.hot import HotSnapshot, hot_snapshot
 from compaction_platform.archive.hot_columns import arrow_schema
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import (
     FinalityEvidence,
     Manifest,
@@ -36,11 +34,10 @@ from compaction_platform.archive.publish import (
     write_marks,
 )
 from compaction_platform.archive.ranges import BlockRange, is_final, uncovered
+from compaction_platform.archive.reach import Reach
 from compaction_platform.archive.source import SourceUnfit, require_whole
 from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 
 BYTES_PER_ROW = 300  # a guess, for sharing work out
@@ -66,30 +63,12 @@ class Archived:
     was_there: Version | None = field(default=None, repr=False)  # if nothing was done
     seconds: float = 0.0
 
-    @property
-    def changed(self) -> bool:
-        return self.outcome in ("archived", "replaced", "finished")
-
 
 @dataclass(frozen=True)
-class ArchiveRun:
-    archive: Archive
-    settings: Settings
+class ArchiveRun(Reach):
     spread: Callable[[], Spread]
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
-
-    @cached_property
-    def url(self) -> str:
-        return hot_url(self.archive, self.settings)
-
-    @cached_property
-    def ledger(self) -> Ledger:
-        return Ledger(self.url, self.archive.chain_id)
-
-    @cached_property
-    def store(self) -> Objects:
-        return Objects.at(self.settings.place(self.archive.uri), self.settings)
 
     def range_of(self, key: str) -> BlockRange:
         """One of the aligned ranges; one that exists, with its own size; or what those have left of an aligned one."""
@@ -147,7 +126,7 @@ class ArchiveRun:
             if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
                 return kept
             states = self._table_states(hot, blocks)
-            require_whole(self.archive, self.ledger, hot, blocks, states)
+            require_whole(self.archive, self.ledger, hot, blocks, hot.links(blocks), states)
         shown = {}
         for name, state in states.items():
             cuts = cut(blocks, list(state.rows), list(state.rows.values()), self.archive.chunk_rows)
@@ -186,7 +165,7 @@ class ArchiveRun:
                 self._require_not_purged(live)
             states = self._table_states(hot, claim.blocks)
             attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
-            require_whole(self.archive, self.ledger, hot, claim.blocks, states)
+            require_whole(self.archive, self.ledger, hot, claim.blocks, attempt.links, states)
             for name, table in self.tables(claim.blocks).items():
                 table.prepare(arrow_schema(states[name].columns))
             files = self._copy(attempt)

@@ -1,12 +1,12 @@
 """Whether the hot rows of a range are one whole piece of one chain, before a byte is copied."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from compaction_platform.archive.attempt import TableState
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import HotSnapshot
 from compaction_platform.archive.ledger import Ledger
-from compaction_platform.archive.links import Seam, problems_of, strays, wrong_counts
+from compaction_platform.archive.links import Link, Seam, problems_of, strays, wrong_counts
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.lake.errors import CompactionError
 
@@ -16,10 +16,14 @@ class SourceUnfit(CompactionError):
 
 
 def require_whole(
-    archive: Archive, ledger: Ledger, hot: HotSnapshot, blocks: BlockRange, states: Mapping[str, TableState]
+    archive: Archive,
+    ledger: Ledger,
+    hot: HotSnapshot,
+    blocks: BlockRange,
+    links: Sequence[Link],
+    states: Mapping[str, TableState],
 ) -> None:
     """Before a byte is copied: gaps, duplicates, links also over the seams, counts, rows without a block."""
-    links = hot.links(blocks)
     problems = problems_of(
         blocks,
         links,

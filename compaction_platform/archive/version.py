@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, LiteralString
 
 from compaction_platform.archive.manifest import Manifest
@@ -13,8 +12,7 @@ LIVE = ("committed", "purging", "purged")
 
 VERSION_QUERY: LiteralString = """
     SELECT v.range_id, lower(r.blocks), upper(r.blocks), v.version, v.state, v.fence, v.owner,
-           v.lease_until > now() AS is_leased, v.manifests, v.invalid_because, v.withheld_because, v.error,
-           v.committed_at, v.changed_at, v.superseded_at
+           v.lease_until > now() AS is_leased, v.manifests, v.invalid_because, v.withheld_because, v.error
     FROM compaction.archive_versions v JOIN compaction.archive_ranges r ON r.id = v.range_id
     WHERE r.chain_id = %s"""
 
@@ -34,9 +32,6 @@ class Version:
     invalid_because: str | None
     withheld_because: str | None  # its hot rows are not to be deleted
     error: str | None
-    committed_at: datetime | None
-    changed_at: datetime
-    superseded_at: datetime | None
 
     @property
     def is_live(self) -> bool:

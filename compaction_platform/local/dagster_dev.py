@@ -1,6 +1,7 @@
 """Dagster's webserver and daemon as two more servers of the embedded lake, for `compaction dev`."""
 
 import http.client
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,23 @@ def daemon(project: Path, home: Path, environment: Mapping[str, str | None]) -> 
         environment={**environment, "DAGSTER_HOME": str(home)},
         is_ready=lambda: True,
     )
+
+
+LOAD_ERRORS = """{ workspaceOrError { ... on Workspace { locationEntries {
+  locationOrLoadError { ... on PythonError { message } } } } } }"""
+
+
+def load_error(port: int) -> str | None:
+    """Why the webserver could not load this project, if it could not: it serves an empty page then."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        body = json.dumps({"query": LOAD_ERRORS})
+        connection.request("POST", "/graphql", body, {"Content-Type": "application/json"})
+        entries = json.loads(connection.getresponse().read())["data"]["workspaceOrError"]["locationEntries"]
+    finally:
+        connection.close()
+    messages = [entry["locationOrLoadError"].get("message") for entry in entries]
+    return next((message for message in messages if message), None)
 
 
 def _answers(port: int) -> bool:

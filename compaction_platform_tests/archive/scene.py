@@ -23,6 +23,8 @@ from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 
+NAMES = ("blocks", "transactions", "logs")
+RANGE = BlockRange(10, 20)
 NUMBERS = itertools.count(1)
 MADE: "list[Scene]" = []  # in the test that runs now; a fixture drops their tables afterwards
 GENESIS_TIME = datetime(2026, 11, 1, tzinfo=UTC)
@@ -209,6 +211,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple(plain(each) for each in value)
     return str(value) if hasattr(value, "as_tuple") else value
+
+
+def hot(scene: Scene) -> dict[str, Any]:
+    return {name: scene.hot(name) for name in NAMES}
+
+
+def refer_to_blocks(scene: Scene) -> None:
+    scene.execute("ALTER TABLE TABLES.blocks ADD PRIMARY KEY (chain_id, block_number)")
+    scene.execute("ALTER TABLE TABLES.transactions ADD PRIMARY KEY (chain_id, block_number, transaction_index)")
+    for table in ("transactions", "logs"):
+        scene.execute(
+            f"ALTER TABLE TABLES.{table} ADD FOREIGN KEY (chain_id, block_number) REFERENCES TABLES.blocks "
+            "ON DELETE CASCADE"
+        )
 
 
 def everything_once(scene: Scene, expected: dict[str, Sequence[tuple[Any, ...]]]) -> None:

@@ -64,7 +64,7 @@ def test_a_partition_is_not_dropped_under_a_reader(
     settings: Settings, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from compaction_platform.archive import purge
-    from compaction_platform_tests.archive.test_archive import partitioned
+    from compaction_platform_tests.archive.test_purge import partitioned
 
     partitioned(scene, "block_number", [(str(start), str(start + 10)) for start in range(0, 50, 10)])
     expected = [comparable(row) for row in scene.hot("logs")]

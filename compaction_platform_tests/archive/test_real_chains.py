@@ -132,7 +132,6 @@ def test_one_row_of_ethereum_that_is_not_as_it_was_stops_the_archive_or_the_purg
 def test_one_value_of_ethereum_that_changes_after_the_copy_stops_the_purge(ethereum: RealChain, table: str) -> None:
     column = {BLOCKS: "gas_used = 1", TRANSACTIONS: "value = value + 1", LOGS: "data = '0x'"}[table]
     ethereum.run().run(RANGE)
-    before = ethereum.execute(f"SELECT count(*) FROM TABLES.{table}")
     ethereum.execute(
         f"UPDATE TABLES.{table} SET {column} WHERE ctid = (SELECT ctid FROM TABLES.{table} OFFSET 1 LIMIT 1)"
     )
@@ -141,7 +140,6 @@ def test_one_value_of_ethereum_that_changes_after_the_copy_stops_the_purge(ether
     if table == LOGS:  # the first to go
         assert ethereum.execute(f"SELECT count(*) FROM TABLES.{table}") != [(0,)]
     assert ethereum.execute("SELECT count(*) FROM TABLES.blocks") == [(2,)]
-    assert before
 
 
 @pytest.mark.integration

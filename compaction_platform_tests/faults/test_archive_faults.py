@@ -31,12 +31,9 @@ from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.postgres import postgres
-from compaction_platform_tests.archive.scene import Scene, everything_once
+from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot
 
 pytestmark = pytest.mark.integration
-
-NAMES = ("blocks", "transactions", "logs")
-RANGE = BlockRange(10, 20)
 
 
 @pytest.fixture
@@ -44,10 +41,6 @@ def scene(settings: Settings) -> Scene:
     scene = Scene(settings)
     scene.grow(0, 30)
     return scene
-
-
-def hot(scene: Scene) -> dict[str, Any]:
-    return {name: scene.hot(name) for name in NAMES}
 
 
 def is_settled(scene: Scene, expected: dict[str, Any], state: str) -> None:
@@ -70,7 +63,6 @@ from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spread import Spread
 
 blocks = BlockRange(10, 20)
@@ -78,14 +70,13 @@ blocks = BlockRange(10, 20)
 def die(*arguments, **named):
     os.kill(os.getpid(), signal.SIGKILL)
 
-def dying_after(owner, name, times=1, where=lambda arguments: True):
+def dying_after(owner, name, times=1):
     real, left = getattr(owner, name), [times]
     def call(*arguments, **named):
         value = real(*arguments, **named)
-        if where(arguments):
-            left[0] -= 1
-            if left[0] == 0:
-                die()
+        left[0] -= 1
+        if left[0] == 0:
+            die()
         return value
     setattr(owner, name, call)
 
@@ -103,7 +94,8 @@ points = {
     "after one dataset was shown": lambda: dying_after(Publication, "_show"),
     "before committed": lambda: setattr(Claim, "commit", die),
     "after committed": lambda: dying_after(Claim, "commit"),
-    "while cleaning up": lambda: dying_after(Objects, "delete", where=lambda a: "cold" in a[0].uri),
+    "before publishing": lambda: dying_after(publish, "clear_attempts"),
+    "while cleaning up": lambda: dying_after(publish, "clear_attempts", 4),  # three before, three after
     "before purging": lambda: setattr(Ledger, "claim_purge", die),
     "after purging": lambda: dying_after(Ledger, "claim_purge"),
     "in a deletion": lambda: setattr(PurgeRun, "_record", die),
@@ -136,6 +128,7 @@ ARCHIVING = [
     "after one manifest",
     "before staged",
     "after staged",
+    "before publishing",
     "after one file was shown",
     "after one dataset was shown",
     "before committed",
@@ -315,6 +308,16 @@ def test_a_run_that_died_and_is_tried_again_need_not_wait_for_its_own_lease(scen
     again = replace(scene.run(), owner="to be killed")
     assert again.run(RANGE).outcome == "archived"
     is_settled(scene, expected, "committed")
+
+
+def test_a_run_that_died_in_its_purge_need_not_wait_for_its_own_lease(scene: Scene, workers: Any) -> None:
+    expected = hot(scene)
+    die_at(scene, "after one file was purged", workers)
+    with pytest.raises(RangeBusy, match="run to be killed has it"):
+        scene.archived(10, 20)
+    assert replace(scene.run(), owner="to be killed").run(RANGE).outcome == "kept"
+    PurgeRun(scene.archive, scene.settings, owner="to be killed").run(RANGE)
+    is_settled(scene, expected, "purged")
 
 
 # ---------------------------------------------------------------- two at once

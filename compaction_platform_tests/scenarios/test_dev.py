@@ -18,6 +18,7 @@ def test_dev_starts_dagster_on_the_lake_and_ctrl_c_stops_everything(tmp_path: Pa
     try:
         dev.wait_for("Ctrl-C stops everything")
         assert len(dev.servers()) == 5
+        assert "cannot load" not in dev.output, dev.output
         found = re.search(r"Open (http://127\.0\.0\.1:\d+)", dev.output)
         assert found is not None
         run_id, status = run_job(found[1], "setup")

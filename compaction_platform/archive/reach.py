@@ -1,0 +1,28 @@
+"""What every run on a chain reaches: its hot database, the ledger there, and its cold files."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from compaction_platform.archive.chain import Archive
+from compaction_platform.archive.hot import hot_url
+from compaction_platform.archive.ledger import Ledger
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+
+
+@dataclass(frozen=True)
+class Reach:
+    archive: Archive
+    settings: Settings
+
+    @cached_property
+    def url(self) -> str:
+        return hot_url(self.archive, self.settings)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        return Ledger(self.url, self.archive.chain_id)
+
+    @cached_property
+    def store(self) -> Objects:
+        return Objects.at(self.settings.place(self.archive.uri), self.settings)
