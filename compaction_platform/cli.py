@@ -100,7 +100,7 @@ def dev(new_ports: NewPorts = False) -> None:
         overrides = lake.overrides(os.environ)
         # One after the other: Dagster's servers make its SQLite databases without a lock.
         lake.add(webserver(project, home, lake.ports.dagster, overrides))
-        lake.add(daemon(project, home, overrides), wait=False)
+        lake.add(daemon(project, home, lake.state.records, overrides))
         if error := load_error(lake.ports.dagster):
             console.print("[bold red]Dagster cannot load this project.[/] Mend it and reload the page:")
             console.print(error, markup=False)

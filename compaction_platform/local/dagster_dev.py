@@ -9,6 +9,8 @@ from pathlib import Path
 from compaction_platform.local.processes import Server
 from compaction_platform.local.state import StateDirectory
 
+DAEMON = "dagster-daemon"
+
 
 def dagster_home(state: StateDirectory, project: Path) -> Path:
     """DAGSTER_HOME inside the state directory, with the project's dagster.yaml."""
@@ -32,9 +34,9 @@ def webserver(project: Path, home: Path, port: int, environment: Mapping[str, st
     )
 
 
-def daemon(project: Path, home: Path, environment: Mapping[str, str | None]) -> Server:
+def daemon(project: Path, home: Path, records: Path, environment: Mapping[str, str | None]) -> Server:
     return Server(
-        name="dagster-daemon",
+        name=DAEMON,
         command=[
             sys.executable,
             "-m",
@@ -44,12 +46,12 @@ def daemon(project: Path, home: Path, environment: Mapping[str, str | None]) -> 
             str(project / "workspace.yaml"),
         ],
         environment={**environment, "DAGSTER_HOME": str(home)},
-        is_ready=lambda: True,
+        is_ready=(records / f"{DAEMON}.json").exists,  # it opens no port
     )
 
 
 LOAD_ERRORS = """{ workspaceOrError { ... on Workspace { locationEntries {
-  locationOrLoadError { ... on PythonError { message } } } } } }"""
+  locationOrLoadError { ... on PythonError { message errorChain { error { message } } } } } } } }"""
 
 
 def load_error(port: int) -> str | None:
@@ -61,8 +63,10 @@ def load_error(port: int) -> str | None:
         entries = json.loads(connection.getresponse().read())["data"]["workspaceOrError"]["locationEntries"]
     finally:
         connection.close()
-    messages = [entry["locationOrLoadError"].get("message") for entry in entries]
-    return next((message for message in messages if message), None)
+    for error in (entry["locationOrLoadError"] for entry in entries):
+        if "message" in error:
+            return "".join([error["message"], *(link["error"]["message"] for link in error["errorChain"])])
+    return None
 
 
 def _answers(port: int) -> bool:
