@@ -11,10 +11,11 @@ _COMPONENTS = {
     "ColdRanges": "compaction_platform.archive.component",
     "CompactedDirectory": "compaction_platform.compact.component",
     "LakeFoundation": "compaction_platform.lake.component",
+    "MaintainedTable": "compaction_platform.maintain.component",
     "MergedTable": "compaction_platform.merge.component",
 }
 
-__all__ = ["ColdRanges", "CompactedDirectory", "LakeFoundation", "MergedTable"]
+__all__ = ["ColdRanges", "CompactedDirectory", "LakeFoundation", "MaintainedTable", "MergedTable"]
 
 
 def __getattr__(name: str) -> Any:

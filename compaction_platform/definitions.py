@@ -6,14 +6,17 @@ import dagster as dg
 
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.setup import needs_of, setup_job
+from compaction_platform.maintain.component import care_definitions, care_needs, switched_on
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     tree = dg.ComponentTree.for_project(Path(__file__).parent)
+    maintained = switched_on(tree)
+    needs = [*needs_of(tree), *(need for table, care in maintained for need in care_needs(table, care))]
     platform = dg.Definitions(
         jobs=[
-            setup_job(needs_of(tree)),
+            setup_job(needs),
             dg.define_asset_job(
                 "checks",
                 selection=dg.AssetSelection.all_asset_checks(),
@@ -24,4 +27,5 @@ def defs() -> dg.Definitions:
         # One process for a run: with an executor of many processes, every step would start its own JVM.
         executor=dg.in_process_executor,
     )
-    return dg.Definitions.merge(tree.build_defs(), platform)
+    cared_for = [care_definitions(table, care) for table, care in maintained]
+    return dg.Definitions.merge(tree.build_defs(), *cared_for, platform)

@@ -11,35 +11,25 @@ import pyarrow.parquet
 from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan, Reference
 from pyiceberg.expressions.literals import literal
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.name_mapping import create_mapping_from_schema
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCurrentSchemaId,
-    AssertDefaultSpecId,
-    AssertRefSnapshotId,
-    SetSnapshotRefUpdate,
-)
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.typedef import Record
 
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.lake.branches import commit
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.columns import arrow_type, holds, iceberg_type
+from compaction_platform.lake.data_files import data_file
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
 from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.table_entries import Manifests
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -171,59 +161,20 @@ class ColdTable:
         return f"{self.store.uri}/{key}"
 
     def _data_file(self, table: "Table", blocks: BlockRange, key: str, size: int) -> DataFile:
-        footer = pyarrow.BufferReader(fetch_footer(self.store, key, size))
-        schema = table.schema()
-        statistics = data_file_statistics_from_parquet_metadata(
-            pyarrow.parquet.read_metadata(footer),
-            compute_statistics_plan(schema, table.properties),
-            parquet_path_to_id_mapping(schema),
-        )
-        return DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=self._path(key),
-            file_format=FileFormat.PARQUET,
-            partition=Record(self.archive.chain_id, blocks.start),
-            file_size_in_bytes=size,
-            sort_order_id=None,
-            spec_id=table.metadata.default_spec_id,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics.to_serialized_dict(),
-        )
+        footer = pyarrow.parquet.read_metadata(pyarrow.BufferReader(fetch_footer(self.store, key, size)))
+        partition = Record(self.archive.chain_id, blocks.start)
+        return data_file(self._path(key), size, footer, table.metadata, table.metadata.default_spec_id, partition)
 
     def _commit(
         self, table: "Table", blocks: BlockRange, removed: Sequence[DataFile], added: Sequence[DataFile]
     ) -> None:
-        head = table.metadata.current_snapshot_id
-        properties = {RANGE_PROPERTY: f"{self.archive.chain}:{blocks.key}"}
-        snapshot = table.transaction().update_snapshot(snapshot_properties=properties)
-        producer: Any = snapshot.overwrite() if removed else snapshot.fast_append()
-        for file in removed:
-            producer.delete_data_file(file)
-        for file in added:
-            producer.append_data_file(file)
-        made = producer._commit()[0][0]  # writes the manifests; it is we who commit, once
-        if not isinstance(made, AddSnapshotUpdate) or made.snapshot.parent_snapshot_id != head:
-            raise CommitFailedException("the table moved")
-        commit(
-            table,
-            (
-                AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=head),
-                AssertDefaultSpecId(default_spec_id=table.metadata.default_spec_id),
-                AssertCurrentSchemaId(current_schema_id=table.metadata.current_schema_id),
-            ),
-            (
-                made,
-                SetSnapshotRefUpdate(
-                    ref_name=MAIN_BRANCH,
-                    type=SnapshotRefType.BRANCH,
-                    snapshot_id=made.snapshot.snapshot_id,
-                    max_ref_age_ms=None,
-                    max_snapshot_age_ms=None,
-                    min_snapshots_to_keep=None,
-                ),
-            ),
+        change = Change(
+            added=[Added(file) for file in added],
+            removed=frozenset(file.file_path for file in removed),
+            operation=Operation.OVERWRITE if removed else Operation.APPEND,
+            properties={RANGE_PROPERTY: f"{self.archive.chain}:{blocks.key}"},
         )
+        commit_change(table, change, Manifests(table.io))
 
 
 def schema_of(store: Objects, key: str, size: int) -> pyarrow.Schema:

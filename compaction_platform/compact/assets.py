@@ -10,7 +10,8 @@ from compaction_platform.compact.checks import check_specs, results_after_a_run,
 from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.partitions import partitions_of
 from compaction_platform.compact.report import Report, Survey, total_of
-from compaction_platform.compact.show import histogram, plan_as_json
+from compaction_platform.compact.show import plan_as_json
+from compaction_platform.lake.file_sizes import histogram
 from compaction_platform.lake.metrics import send_metrics
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.run_requests import SUBJECT_TAG

@@ -15,10 +15,10 @@ from compaction_platform.compact import concat
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described, lineage
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
-from compaction_platform.compact.sorting import is_sorted, sorted_row_groups
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
+from compaction_platform.lake.sorting import is_sorted, sorted_row_groups
 
 Engine = Literal["concat", "re-encode", "sort", "none"]
 Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them

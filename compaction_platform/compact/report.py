@@ -1,36 +1,12 @@
 """What a run found and did, as values that people and programs are shown."""
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from compaction_platform.compact.plan import MB, Plan, together
+from compaction_platform.compact.plan import Plan, together
 from compaction_platform.compact.rewrite import Rewritten
-
-SIZE_CLASSES_MB = (1, 8, 32, 128, 256)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """How many files of which size there are."""
-
-    files: int = 0
-    bytes: int = 0
-    in_class: tuple[int, ...] = (0,) * (len(SIZE_CLASSES_MB) + 1)
-
-    @classmethod
-    def of(cls, sizes: Iterable[int]) -> "Sizes":
-        in_class = [0] * (len(SIZE_CLASSES_MB) + 1)
-        files = total = 0
-        for size in sizes:
-            in_class[bisect_right(SIZE_CLASSES_MB, size / MB)] += 1
-            files, total = files + 1, total + size
-        return cls(files, total, tuple(in_class))
-
-    def plus(self, other: "Sizes") -> "Sizes":
-        in_class = tuple(one + two for one, two in zip(self.in_class, other.in_class, strict=True))
-        return Sizes(self.files + other.files, self.bytes + other.bytes, in_class)
+from compaction_platform.lake.file_sizes import Sizes
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,10 @@ from compaction_platform.compact.originals import TRASH, Originals, Proof, Remov
 from compaction_platform.compact.outputs import Told, listed, told_inputs
 from compaction_platform.compact.plan import Bin, Plan, Policy, State, Target, by_directory, make_plan, together
 from compaction_platform.compact.reconcile import needs_a_clock
-from compaction_platform.compact.report import Report, Sizes, Survey
+from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
+from compaction_platform.lake.file_sizes import Sizes
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings

@@ -6,10 +6,10 @@ from typing import Any
 from rich.table import Table
 
 from compaction_platform.compact.plan import Plan, together
-from compaction_platform.compact.report import SIZE_CLASSES_MB, Report, Sizes, Survey, total_of
+from compaction_platform.compact.report import Report, Survey, total_of
+from compaction_platform.lake.file_sizes import Sizes
 
 SHOWN_BINS = 20
-LONGEST_BAR = 12
 
 
 def plan_as_json(surveys: Sequence[Survey]) -> dict[str, Any]:
@@ -108,20 +108,6 @@ def _why_nothing(report: Report) -> str:
     left = sorted(report.plan.left_alone.items())
     reasons = [f"{some.files:,} files: {reason}" for reason, some in left]
     return "; ".join(reasons + [each.reason for each in report.done if each.output is None]) or "there are no files"
-
-
-def histogram(before: Sizes, after: Sizes) -> str:
-    """File sizes before and after, as a Markdown table."""
-    edges = [*(f"under {edge} MB" for edge in SIZE_CLASSES_MB), f"{SIZE_CLASSES_MB[-1]} MB and more"]
-    most = max(*before.in_class, *after.in_class, 1)
-    lines = ["| size | before | after | before | after |", "|---|---:|---:|---|---|"]
-    for edge, one, two in zip(edges, before.in_class, after.in_class, strict=True):
-        lines.append(f"| {edge} | {one:,} | {two:,} | {_bar(one, most)} | {_bar(two, most)} |")
-    return "\n".join(lines)
-
-
-def _bar(count: int, most: int) -> str:
-    return "█" * -(-count * LONGEST_BAR // most)
 
 
 def _files_after(plan: Plan, before: Sizes) -> int:

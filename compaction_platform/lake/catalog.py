@@ -16,8 +16,6 @@ def open_catalog(settings: Settings) -> "Catalog":
     properties: dict[str, str | None] = {
         "type": settings.catalog_kind,
         "warehouse": settings.catalog_warehouse,
-        "s3.region": settings.s3_region,
-        "client.region": settings.s3_region,
     }
     if settings.catalog_kind == "rest":
         settings.require("catalog_uri", purpose="the Iceberg REST catalog")
@@ -29,6 +27,12 @@ def open_catalog(settings: Settings) -> "Catalog":
         }
     elif settings.catalog_uri:
         properties["glue.endpoint"] = settings.catalog_uri
+    return load_catalog(settings.catalog_name, **properties, **store_properties(settings))
+
+
+def store_properties(settings: Settings) -> dict[str, str]:
+    """How PyIceberg reaches the files."""
+    properties = {"s3.region": settings.s3_region, "client.region": settings.s3_region}
     if settings.s3_endpoint:
         properties["s3.endpoint"] = settings.s3_endpoint
     for name in ("access-key-id", "secret-access-key", "session-token"):
@@ -38,4 +42,4 @@ def open_catalog(settings: Settings) -> "Catalog":
                 f"s3.{name}": secret.get_secret_value(),
                 f"client.{name}": secret.get_secret_value(),
             }
-    return load_catalog(settings.catalog_name, **properties)
+    return properties

@@ -6,7 +6,7 @@
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy
 import pyarrow
@@ -102,7 +102,9 @@ class DataFiles:
     def _write_one(self, rows: pyarrow.Table, key: PartitionKey | None) -> DataFile:
         path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", key)
         encoded = self._encoded(rows)
-        statistics = self._statistics(encoded)
+        footer = pyarrow.parquet.read_metadata(pyarrow.BufferReader(encoded))
+        partition = key.partition if key is not None else Record()
+        described = data_file(path, len(encoded), footer, self.metadata, self.metadata.default_spec_id, partition)
         try:
             self.store.write(self._key(path), encoded)
             if in_order(self._read_back(path)).columns != in_order(rows).columns:
@@ -110,27 +112,7 @@ class DataFiles:
         except BaseException:
             self.store.delete([self._key(path)])
             raise
-        return DataFile.from_args(
-            content=DataFileContent.DATA,
-            file_path=path,
-            file_format=FileFormat.PARQUET,
-            partition=key.partition if key is not None else Record(),
-            file_size_in_bytes=len(encoded),
-            sort_order_id=None,
-            spec_id=self.metadata.default_spec_id,
-            equality_ids=None,
-            key_metadata=None,
-            **statistics,
-        )
-
-    def _statistics(self, encoded: bytes) -> dict[str, Any]:
-        schema = self.metadata.schema()
-        statistics = data_file_statistics_from_parquet_metadata(
-            pyarrow.parquet.read_metadata(pyarrow.BufferReader(encoded)),
-            compute_statistics_plan(schema, self.metadata.properties),
-            parquet_path_to_id_mapping(schema),
-        )
-        return statistics.to_serialized_dict()
+        return described
 
     def _encoded(self, rows: pyarrow.Table) -> bytes:
         codec = self.metadata.properties.get(CODEC_PROPERTY, "zstd")
@@ -188,6 +170,34 @@ class DataFiles:
             except ValueError as cannot:  # such as two transforms of one column
                 raise NotPartitioned(str(cannot)) from cannot
             yield key, rows.slice(start, end - start)
+
+
+def data_file(
+    path: str,
+    size: int,
+    footer: pyarrow.parquet.FileMetaData,
+    table: "TableMetadata",
+    spec_id: int,
+    partition: Record,
+) -> DataFile:
+    """A Parquet file as a table's metadata describes it, with the statistics the table wants."""
+    schema = table.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        footer, compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
+    )
+    file = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=path,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        file_size_in_bytes=size,
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+    file.spec_id = spec_id
+    return file
 
 
 def repetitive_columns(rows: pyarrow.Table) -> list[str]:

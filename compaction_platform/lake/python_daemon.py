@@ -14,10 +14,10 @@ import pyarrow.parquet
 import xxhash
 from pyspark.daemon import manager
 
-from compaction_platform.lake import data_files, fingerprint, footers, objects, spread
+from compaction_platform.lake import data_file_rows, data_files, fingerprint, footers, objects, spread
 
 PRELOADED = (numpy, obstore, pyarrow, pyarrow.compute, pyarrow.parquet, xxhash)
-PRELOADED_OF_OURS = (data_files, fingerprint, footers, objects, spread)
+PRELOADED_OF_OURS = (data_file_rows, data_files, fingerprint, footers, objects, spread)
 
 if __name__ == "__main__":
     manager()  # type: ignore[no-untyped-call]

@@ -18,7 +18,8 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -80,6 +81,19 @@ class Spread:
         `weight` is about how many bytes an item makes us read; it decides how items are shared out.
         `in_driver` overrides the choice between this process and Spark.
         """
+        with closing(self.run_together(function, items, weight, in_driver=in_driver)) as batches:
+            for batch in batches:
+                yield from batch
+
+    def run_together(
+        self,
+        function: Callable[[Item], Value],
+        items: Sequence[Item],
+        weight: Callable[[Item], int] = lambda item: WORTH_A_TASK_BYTES,
+        *,
+        in_driver: bool | None = None,
+    ) -> Generator[list[Outcome[Item, Value]], None, None]:
+        """As `run`, with all outcomes that are there at one time together. Work goes on while the caller looks."""
         weights = [weight(item) for item in items]
         small = len(items) <= SMALL_WORK_ITEMS and sum(weights) <= SMALL_WORK_BYTES
         if self.session is None or (small if in_driver is None else in_driver):
@@ -112,12 +126,13 @@ def _attempt(function: Callable[[Item], Value], item: Item) -> tuple[Value | Non
 
 def _run_here(
     function: Callable[[Item], Value], items: Sequence[Item], slots: int
-) -> Generator[Outcome[Item, Value], None, None]:
+) -> Generator[list[Outcome[Item, Value]], None, None]:
     pool = ThreadPoolExecutor(max(slots, min(8, os.cpu_count() or 1)))
     try:
         running = {pool.submit(_attempt, function, item): item for item in items}
-        for done in as_completed(running):
-            yield Outcome(running[done], *done.result())
+        while running:
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            yield [Outcome(running.pop(each), *each.result()) for each in done]
     finally:
         pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for what has begun
 
@@ -128,7 +143,7 @@ def _run_on_spark(
     items: Sequence[Item],
     tasks: list[list[int]],
     slots: int,
-) -> Generator[Outcome[Item, Value], None, None]:
+) -> Generator[list[Outcome[Item, Value]], None, None]:
     """Several Spark jobs at a time, so that outcomes arrive as tasks end and a job that dies is one of many.
 
     A worker that dies (out of memory, a crash in native code) fails its job once Spark has tried its task
@@ -144,19 +159,22 @@ def _run_on_spark(
     try:
         running |= {pool.submit(_job, session, tag, function, items, job): job for job in jobs}
         while running:
-            done = next(as_completed(running))
-            numbers = [number for task in running.pop(done) for number in task]
-            try:
-                yield from done.result()
-            except PySparkException as error:
-                _raise_if_lost(session, error)
-                if len(numbers) == 1:
-                    reason = f"the worker process died, or could not start: {_reason(error)}"
-                    died = any(sign in str(error) for sign in SIGNS_OF_DEATH)
-                    yield Outcome(items[numbers[0]], error=reason, trace=str(error), worker_died=died)
-                    continue
-                for half in (numbers[::2], numbers[1::2]):
-                    running[pool.submit(_job, session, tag, function, items, [half])] = [half]
+            ready: list[Outcome[Item, Value]] = []
+            for done in wait(running, return_when=FIRST_COMPLETED)[0]:
+                numbers = [number for task in running.pop(done) for number in task]
+                try:
+                    ready += done.result()
+                except PySparkException as error:
+                    _raise_if_lost(session, error)
+                    if len(numbers) == 1:
+                        reason = f"the worker process died, or could not start: {_reason(error)}"
+                        died = any(sign in str(error) for sign in SIGNS_OF_DEATH)
+                        ready.append(Outcome(items[numbers[0]], error=reason, trace=str(error), worker_died=died))
+                        continue
+                    for half in (numbers[::2], numbers[1::2]):
+                        running[pool.submit(_job, session, tag, function, items, [half])] = [half]
+            if ready:
+                yield ready
     except GeneratorExit:  # the caller stops early: Spark ends what still runs, within some four seconds
         pool.shutdown(wait=False, cancel_futures=True)
         session.interruptTag(tag)

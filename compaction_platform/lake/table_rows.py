@@ -20,8 +20,9 @@ from pyiceberg.io.pyarrow import ArrowScan, _read_deletes
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import FileScanTask
 
-from compaction_platform.lake.canonical import Array, canonical_type
+from compaction_platform.lake.canonical import Array
 from compaction_platform.lake.columns import arrow_schema
+from compaction_platform.lake.data_file_rows import has_columns_of
 from compaction_platform.lake.errors import CompactionError
 
 if TYPE_CHECKING:
@@ -116,15 +117,8 @@ class TableRows:
             return None
         with self.table.io.new_input(data_file.file_path).open() as stored:
             file = pyarrow.parquet.ParquetFile(stored, pre_buffer=True, page_checksum_verification=True)
-            physical = {column.name: column for column in file.schema_arrow}
-            for field, wanted in zip(schema.fields, arrow_schema(schema), strict=True):
-                found = physical.get(wanted.name)
-                if found is None or canonical_type(found.type) != canonical_type(wanted.type):
-                    return None
-                if (found.metadata or {}).get(b"PARQUET:field_id") != str(field.field_id).encode():
-                    return None
-                if pyarrow.types.is_nested(wanted.type):
-                    return None  # what is inside has identities of its own
+            if not has_columns_of(file, schema, arrow_schema(schema)):
+                return None
             counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
             _require_rows(data_file, sum(counts))
             groups: list[pyarrow.Table] = []

@@ -11,6 +11,7 @@ from compaction_platform.lake.columns import arrow_schema
 from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, as_timedelta
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.glue import GlueParquetTable
+from compaction_platform.lake.maintenance import TableCare
 from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need
 from compaction_platform.merge.assets import cleaned_asset, merge_assets, merge_job
 from compaction_platform.merge.checks import EventTime
@@ -166,6 +167,10 @@ class MergedTable(Declaration):
         Cron | None, Field(description="A cron such as `0 6 * * *`, instead of the sensor. Times are UTC.")
     ] = None
     freshness: Annotated[Freshness | None, Field(description="How old the newest event may be.")] = None
+    maintenance: Annotated[
+        TableCare | None,
+        Field(description="Keep the table healthy, as a MaintainedTable does; {} for the defaults."),
+    ] = None
 
     @model_validator(mode="after")
     def _columns_exist(self) -> "MergedTable":
@@ -273,6 +278,9 @@ class MergedTable(Declaration):
             partitioned_by=tuple((field.column, field.transform) for field in self.rules().partition_by),
             properties=TABLE_PROPERTIES,
         )
+
+    def maintained(self) -> tuple[str, TableCare] | None:
+        return None if self.maintenance is None else (f"{self.table.namespace}.{self.table.name}", self.maintenance)
 
     def needs(self) -> list[Need]:
         staging = GlueParquetTable(

@@ -1,0 +1,1 @@
+"""maintain: an Iceberg table keeps few files, few snapshots, no orphans."""

@@ -1,0 +1,200 @@
+"""Rewrite the groups of a plan and commit them as they come, each only if nothing it was made of has changed.
+
+Concurrent writers win: a group whose files were removed, or got new position deletes, is discarded and planned again
+from what the writer left.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestEntry
+
+from compaction_platform.lake.data_file_rows import DataFileRows
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.history import published
+from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
+from compaction_platform.lake.spread import Outcome, Spread
+from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, KIND_PROPERTY, dangling
+from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of
+from compaction_platform.maintain.look import Look
+from compaction_platform.maintain.plan import Group, Plan, Policy
+from compaction_platform.maintain.rewrite import Input, Rewrite, Rewritten, Work
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
+    from compaction_platform.lake.settings import Settings
+
+RUN_PROPERTY = "compaction.run"
+COMPACTION = "compaction"
+
+
+class TableBusy(CompactionError):
+    """Others kept committing. Run again."""
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A group that is in the table."""
+
+    group: Group
+    result: Rewritten
+    snapshot_id: int
+    delete_files_removed: int = 0
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What became of the groups of one plan."""
+
+    committed: tuple[Committed, ...] = ()
+    conflicts: Mapping[str, str] = field(default_factory=dict)  # partition → what a writer did
+    failed: Mapping[str, str] = field(default_factory=dict)  # first file of the group → error
+    unknown: str | None = None
+
+
+@dataclass
+class Compaction:
+    """Carries out one plan on the table as `look` saw it."""
+
+    look: Look
+    policy: Policy
+    encoding: Encoding
+    settings: "Settings"
+    run_id: str
+    say: Callable[[str], None]
+    referred_to: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def run(self, plan: Plan, spread: Spread) -> Compacted:
+        rewrite = Rewrite(DataFileRows(lean(self.look.metadata), self.settings), self.policy, self.encoding)
+        works = [self._work(group) for group in plan.groups]
+        done = Compacted()
+        with closing(spread.run_together(rewrite, works, weight=lambda work: work.group.bytes)) as outcomes:
+            for some in outcomes:  # what is ready at one time shares a commit
+                done = self._commit(some, rewrite, done)
+                if done.unknown:
+                    break
+        return done
+
+    def _work(self, group: Group) -> Work:
+        entries = [self.look.files.data[file.path] for file in group.files]
+        first = entries[0].data_file
+        spec = self.look.metadata.specs()[first.spec_id]
+        try:
+            directory = spec.partition_to_path(first.partition, self.look.metadata.schema())
+        except ValueError:  # a column that the table was partitioned by is gone
+            directory = ""
+        return Work(
+            group,
+            tuple(self._input(entry) for entry in entries),
+            first.spec_id,
+            first.partition,
+            directory,
+        )
+
+    def _input(self, entry: ManifestEntry) -> Input:
+        applying = self.look.applying[entry.data_file.file_path]
+        return Input(
+            entry.data_file,
+            tuple(each.data_file for each in applying.positions),
+            tuple(each.data_file for each in applying.equalities),
+        )
+
+    # ------------------------------------------------------------ commit
+
+    def _commit(self, outcomes: Sequence[Outcome[Work, Rewritten]], rewrite: Rewrite, done: Compacted) -> Compacted:
+        failed = {each.item.group.files[0].path: str(each.error) for each in outcomes if each.failed}
+        for path, error in failed.items():
+            self.say(f"{path} and what was to be joined to it are left as they are: {error}")
+        ready = {each.item: each.value for each in outcomes if each.value is not None}
+        for work, result in ready.items():
+            self.referred_to |= result.referred_to
+            for file in result.outputs:
+                file.spec_id = work.spec_id  # it does not travel with the file
+        done = replace(done, failed={**done.failed, **failed})
+        for _ in range(COMMIT_ATTEMPTS):
+            now = Look.at(self.look.table, self.look.manifests)
+            ready, conflicts = self._without_conflicts(now, ready, rewrite)
+            done = replace(done, conflicts={**done.conflicts, **conflicts})
+            if not ready:
+                return done
+            try:
+                return self._committed(now, ready, done)
+            except CommitFailedException as lost:
+                self.say(f"another commit came first ({lost}); looking again")
+                self.look.table.refresh()
+            except CommitUnknown as unknown:
+                return replace(done, unknown=str(unknown))
+            except Exception:  # before anything was committed
+                self._discard(ready, rewrite)
+                raise
+        self._discard(ready, rewrite)
+        raise TableBusy(
+            f"others committed during each of {COMMIT_ATTEMPTS} attempts. What was committed before stands; nothing is "
+            "lost. Run again when the table is less busy, or declare a window."
+        )
+
+    @staticmethod
+    def _discard(ready: Mapping[Work, Rewritten], rewrite: Rewrite) -> None:
+        for result in ready.values():
+            rewrite.discard(result.outputs)
+
+    def _committed(self, now: Look, ready: Mapping[Work, Rewritten], done: Compacted) -> Compacted:
+        removed = {each.file.file_path for work in ready for each in work.inputs}
+        gone = dangling(now, self.referred_to, without=removed)
+        base = self.look.snapshot
+        sequence_number = base.sequence_number if base else None
+        change = Change(
+            added=[Added(file, sequence_number) for result in ready.values() for file in result.outputs],
+            removed=frozenset(removed | gone),
+            properties={RUN_PROPERTY: self.run_id, KIND_PROPERTY: COMPACTION},
+        )
+        snapshot_id = commit_change(now.table, change, now.manifests)
+        made = sum(len(result.outputs) for result in ready.values())
+        self.say(f"snapshot {snapshot_id}: {len(removed):,} files became {made:,}; {len(gone):,} delete files removed")
+        new = [Committed(work.group, result, snapshot_id) for work, result in ready.items()]
+        new[0] = replace(new[0], delete_files_removed=len(gone))
+        return replace(done, committed=(*done.committed, *new))
+
+    def _without_conflicts(
+        self, now: Look, ready: Mapping[Work, Rewritten], rewrite: Rewrite
+    ) -> tuple[dict[Work, Rewritten], dict[str, str]]:
+        staying, conflicts = {}, {}
+        for work, result in ready.items():
+            reason = self._conflict(now, work)
+            if reason is None:
+                staying[work] = result
+            else:
+                conflicts[work.group.partition] = reason
+                self.say(f"{work.group.partition or 'the table'}: {reason}; its files are planned again")
+                rewrite.discard(result.outputs)
+        return staying, conflicts
+
+    def _conflict(self, now: Look, work: Work) -> str | None:
+        """What a writer did that makes this group's result wrong."""
+        if now.metadata.current_schema_id != self.look.metadata.current_schema_id:
+            return "the table's columns changed"
+        base = self.look.snapshot
+        if base is not None and base.snapshot_id not in {each.snapshot_id for each in published(now.table).snapshots}:
+            return "the table was rolled back"
+        paths = {each.file.file_path for each in work.inputs}
+        if gone := paths - now.files.data.keys():
+            return f"a writer removed {len(gone)} of its files"
+        place = place_of(work.inputs[0].file)
+        for path, delete in now.files.deletes.items():
+            if path in self.look.files.deletes or not is_position_delete(delete):
+                continue  # an equality delete applies to the new files as it did to the old ones: they keep their age
+            if place_of(delete.data_file) == place and any(may_refer_to(delete.data_file, each) for each in paths):
+                return "a writer deleted rows of its files"
+        return None
+
+
+def lean(metadata: "TableMetadata") -> "TableMetadata":
+    """Without the history, which can be large and which tasks do not need."""
+    return metadata.model_copy(
+        update={"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}, "current_snapshot_id": None}
+    )

@@ -1,0 +1,129 @@
+"""`MaintainedTable` as users write it in YAML. Checks what can be checked without touching anything."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated
+
+import dagster as dg
+from pydantic import AfterValidator, Field
+
+from compaction_platform.lake.declaration import Declaration, Name, as_timedelta
+from compaction_platform.lake.maintenance import Maintained, TableCare
+from compaction_platform.lake.names import NameInvalid, checked_identifier
+from compaction_platform.lake.needs import Need
+from compaction_platform.lake.settings import Profile
+from compaction_platform.lake.window import Window
+from compaction_platform.maintain.assets import maintain_job, maintained_asset, undo_job
+from compaction_platform.maintain.plan import MB, Policy
+from compaction_platform.maintain.properties import WriteProperties, WriteRules
+from compaction_platform.maintain.run import Maintenance, OrphanRules
+from compaction_platform.maintain.schedules import maintain_schedule
+from compaction_platform.maintain.sensors import health_sensor
+from compaction_platform.maintain.snapshots import Retention
+
+# Thresholds where the declaration gives none: commits between two looks, and small files that are worth a run.
+CHECK_INTERVAL = {Profile.development: 5, Profile.staging: 75, Profile.production: 100}
+MIN_FILES = {Profile.development: 3, Profile.staging: 15, Profile.production: 20}
+
+Rules = Callable[[Profile], Maintenance]
+
+
+def _table(text: str) -> str:
+    parts = text.split(".")
+    try:
+        if len(parts) != 2:
+            raise NameInvalid(f"{text!r} is not a table; example: silver.events")
+        for part in parts:
+            checked_identifier(part)
+    except NameInvalid as error:
+        raise ValueError(str(error)) from None
+    return text
+
+
+class MaintainedTable(Declaration, TableCare):
+    """An Iceberg table that is kept healthy: few files, few snapshots, no orphans."""
+
+    table: Annotated[Annotated[str, AfterValidator(_table)], Field(description="The table: namespace.name.")]
+    name: Annotated[
+        Name | None, Field(description="Name of its asset, maintenance/<name>; default: the table's own name.")
+    ] = None
+
+    def rules(self, profile: Profile) -> Maintenance:
+        return rules_of(self.table, self, profile, self.name)
+
+    def needs(self) -> list[Need]:
+        return care_needs(self.table, self)
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        return self.definitions()
+
+    def definitions(self) -> dg.Definitions:
+        return care_definitions(self.table, self, self.name)
+
+
+def rules_of(table: str, care: TableCare, profile: Profile, name: str | None = None) -> Maintenance:
+    chosen, orphans = care.compaction, care.orphans
+    return Maintenance(
+        table=table,
+        name=name or table.split(".")[1],
+        policy=Policy(
+            target_bytes=care.write.target_file_size_mb * MB,
+            small_bytes=chosen.small_file_threshold_mb * MB,
+            min_files=chosen.min_files_to_compact or MIN_FILES[profile],
+            max_files=chosen.max_files_per_compaction,
+            max_delete_files=chosen.max_delete_files,
+            max_deleted_share=chosen.max_deleted_share,
+            sort_by=tuple(chosen.sort_by),
+            z_order_by=tuple(chosen.z_order_by),
+            settle=as_timedelta(chosen.leave_to_writers_for),
+            enabled=chosen.enabled,
+        ),
+        write=WriteRules(
+            care.write.target_file_size_mb, care.write.codec, care.write.row_group_mb, care.write.distribution_mode
+        ),
+        retention=Retention(care.snapshots.retention_hours, care.snapshots.keep_at_least),
+        expire_snapshots=care.snapshots.expire,
+        orphans=OrphanRules(
+            orphans.enabled,
+            timedelta(hours=orphans.older_than_hours),
+            timedelta(hours=orphans.quarantine_hours),
+        ),
+        manifests_from=care.manifests.merge_from,
+        check_interval=chosen.opportunistic_check_interval or CHECK_INTERVAL[profile],
+        partition_filter=care.partition_filter,
+        window=Window.parsed(care.window) if care.window else None,
+        automatic=care.automatic,
+    )
+
+
+def care_needs(table: str, care: TableCare) -> list[Need]:
+    return [WriteProperties(table, rules_of(table, care, Profile.development).write)]
+
+
+def care_definitions(table: str, care: TableCare, name: str | None = None) -> dg.Definitions:
+    def rules(profile: Profile) -> Maintenance:
+        return rules_of(table, care, profile, name)
+
+    example = rules(Profile.development)  # names do not depend on the profile
+    job = maintain_job(example)
+    return dg.Definitions(
+        assets=[maintained_asset(example, rules)],
+        jobs=[job, undo_job(example)],
+        sensors=[health_sensor(example, rules, job)],
+        schedules=[maintain_schedule(example, job, care.schedule)] if care.schedule else [],
+    )
+
+
+def declared(tree: dg.ComponentTree) -> list[Rules]:
+    """Every table that is kept healthy, whichever declaration says so."""
+    found: list[Rules] = [each.rules for each in tree.get_all_components(of_type=MaintainedTable)]
+    for table, care in switched_on(tree):
+        found.append(lambda profile, table=table, care=care: rules_of(table, care, profile))  # type: ignore[misc]
+    return found
+
+
+def switched_on(tree: dg.ComponentTree) -> list[tuple[str, TableCare]]:
+    """Tables of other declarations that say `maintenance`."""
+    components = tree.get_all_components(of_type=dg.Component)  # type: ignore[type-abstract]
+    asked = [component.maintained() for component in components if isinstance(component, Maintained)]
+    return [each for each in asked if each is not None]

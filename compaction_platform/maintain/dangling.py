@@ -1,0 +1,87 @@
+"""Delete files that delete nothing any more."""
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import TYPE_CHECKING
+
+from pyiceberg.exceptions import CommitFailedException
+
+from compaction_platform.lake.data_file_rows import DataFileRows
+from compaction_platform.lake.replace import Change, commit_change
+from compaction_platform.maintain.applied import positions_in
+from compaction_platform.maintain.deletes import Place, is_position_delete, only_file_of, place_of, sequence_of
+from compaction_platform.maintain.look import Look
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from compaction_platform.lake.settings import Settings
+
+DANGLING = "dangling deletes"
+KIND_PROPERTY = "compaction.kind"  # what a commit of ours is for
+COMMIT_ATTEMPTS = 10
+
+
+def dangling(look: Look, referred_to: Mapping[str, Set[str]], without: Set[str] = frozenset()) -> set[str]:
+    """Paths of delete files that apply to no data file, once `without` are gone. `referred_to` tells for delete files
+    that were read which data files they are about; of the others only what metadata proves is in the answer."""
+    oldest: dict[Place, int] = {}
+    oldest_of_all: int | None = None
+    ages: dict[str, int] = {}
+    for path, entry in look.files.data.items():
+        if path in without:
+            continue
+        age, place = sequence_of(entry), place_of(entry.data_file)
+        ages[path] = age
+        oldest[place] = min(age, oldest.get(place, age))
+        oldest_of_all = age if oldest_of_all is None else min(age, oldest_of_all)
+    specs = look.metadata.specs()
+    found = set()
+    for path, entry in look.files.deletes.items():
+        place, age = place_of(entry.data_file), sequence_of(entry)
+        if is_position_delete(entry):
+            only = only_file_of(entry.data_file)
+            about = referred_to.get(path, {only} if only else None)
+            if about is not None:
+                applies = any(each in ages and ages[each] <= age for each in about)
+            else:
+                applies = place in oldest and oldest[place] <= age
+        else:
+            everywhere = specs[entry.data_file.spec_id].is_unpartitioned()
+            first = oldest_of_all if everywhere else oldest.get(place)
+            applies = first is not None and first < age
+        if not applies:
+            found.add(path)
+    return found
+
+
+def dangling_deletes(table: "Table", settings: "Settings") -> set[str]:
+    """Delete files that apply to nothing; those that may be about several files are read."""
+    look = Look.at(table)
+    return dangling(look, dict(referred_to(look, settings)))
+
+
+def referred_to(look: Look, settings: "Settings") -> Iterator[tuple[str, frozenset[str]]]:
+    """For position delete files whose bounds do not tell: the data files they are about."""
+    reader = DataFileRows(look.metadata, settings)
+    for path, entry in look.files.deletes.items():
+        if is_position_delete(entry) and only_file_of(entry.data_file) is None:
+            yield path, frozenset(positions_in(entry.data_file, reader))
+
+
+def remove_dangling(table: "Table", settings: "Settings", say: Callable[[str], None]) -> int:
+    """Take delete files that delete nothing out of the table; how many."""
+    for _ in range(COMMIT_ATTEMPTS):
+        now = Look.at(table)
+        gone = dangling(now, dict(referred_to(now, settings)))
+        if not gone:
+            return 0
+        change = Change(removed=frozenset(gone), properties={KIND_PROPERTY: DANGLING})
+        try:
+            snapshot_id = commit_change(table, change, now.manifests)
+        except CommitFailedException:
+            table.refresh()
+            continue
+        say(f"snapshot {snapshot_id}: {len(gone)} delete files that deleted nothing are gone")
+        return len(gone)
+    say("others kept committing; delete files are left for the next run")
+    return 0

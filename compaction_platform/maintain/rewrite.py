@@ -1,0 +1,239 @@
+"""One group of data files becomes few, inside a task: read with all deletes applied, written, read back from the store
+and compared. Nothing refers to the new files yet; whoever does not commit them discards them."""
+
+import tempfile
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+from pyiceberg.manifest import DataFile
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.typedef import Record
+
+from compaction_platform.lake.data_file_rows import DataFileRows, key_of
+from compaction_platform.lake.data_files import data_file
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
+from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
+from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
+from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
+from compaction_platform.maintain.plan import Group, Policy
+
+FETCHED_AHEAD = 8
+FETCHED_AHEAD_BYTES = 64 << 20
+SLACK = 1.2  # a rest must be this much more than small before it becomes a file of its own
+
+
+class OutputDiffers(CompactionError):
+    """What was written is not what was read. It was discarded; the table is as it was."""
+
+
+@dataclass(frozen=True)
+class Input:
+    file: DataFile
+    positions: tuple[DataFile, ...] = ()  # delete files
+    equalities: tuple[DataFile, ...] = ()
+
+
+@dataclass(frozen=True)
+class Work:
+    """A group of the plan with all that a task must know of its files."""
+
+    group: Group
+    inputs: tuple[Input, ...]
+    spec_id: int
+    partition: Record
+    directory: str  # of the partition, below the table's place for data
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    outputs: tuple[DataFile, ...] = ()
+    rows_read: int = 0  # deleted ones included
+    rows: int = 0
+    digest: str = ""
+    # data files that each delete file that was read holds positions of
+    referred_to: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass
+class _Progress:
+    total: int
+    read: int = 0
+    written: int = 0
+
+    @property
+    def still_to_come(self) -> float:
+        """Bytes that will be written yet, judged by what became of those that were read."""
+        return (self.total - self.read) * (self.written / self.read if self.read else 1.0)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """All that a task needs. It travels to where the work is done."""
+
+    reader: DataFileRows
+    policy: Policy
+    encoding: Encoding
+
+    def __call__(self, work: Work) -> Rewritten:
+        began = time.monotonic()
+        rows = _Rows(self.reader, work)
+        outputs: list[DataFile] = []
+        try:
+            with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
+                digest = self._digest()
+                tables = self._sorted(rows, digest) if self._sort_columns else self._in_order(rows, digest)
+                for path in self._written(tables, rows.progress, Path(spool)):
+                    outputs.append(self._stored(path, work))
+            expected = digest.finish()
+            problems = expected.differences(self._read_back(outputs))
+            if expected.rows != rows.left:
+                problems.append(f"{rows.left} rows were read, {expected.rows} were to be written")
+            if problems:
+                raise OutputDiffers(
+                    f"{work.group.partition or 'the table'}: what was written is not what was read "
+                    f"({'; '.join(problems)}). It was discarded; the table is as it was."
+                )
+        except BaseException:
+            self.discard(outputs)
+            raise
+        return Rewritten(
+            tuple(outputs),
+            rows_read=rows.read,
+            rows=expected.rows,
+            digest=expected.digest,
+            referred_to=rows.referred_to,
+            seconds=time.monotonic() - began,
+        )
+
+    def discard(self, files: Iterable[DataFile]) -> None:
+        """Remove files that no snapshot refers to."""
+        for file in files:
+            self.reader.store(file.file_path).delete([key_of(file.file_path)])
+
+    # ------------------------------------------------------------ rows
+
+    @property
+    def _sort_columns(self) -> tuple[str, ...]:
+        return self.policy.z_order_by or self.policy.sort_by
+
+    def _digest(self) -> InOrder | AnyOrder:
+        return (AnyOrder if self._sort_columns else InOrder)(self.reader.schema)
+
+    def _in_order(self, rows: "_Rows", digest: InOrder | AnyOrder) -> Iterator[pyarrow.Table]:
+        """Row groups as they are to be written."""
+        batches = (batch for some in rows for batch in some.to_batches())
+        for group in row_groups(batches, self.reader.schema, self.encoding.row_group_bytes):
+            digest.update(group)  # few large ones: much faster than many small ones
+            yield group
+
+    def _sorted(self, rows: "_Rows", digest: InOrder | AnyOrder) -> Iterator[pyarrow.Table]:
+        is_second = False
+
+        def batches() -> Iterator[pyarrow.RecordBatch]:
+            """Called twice: for the keys, then for the rows."""
+            nonlocal is_second
+            for some in rows:
+                if is_second:
+                    digest.update(some)
+                yield from some.to_batches()
+            is_second = True
+
+        encoding = Encoding(row_group_bytes=self.encoding.row_group_bytes, sort_by=self._sort_columns)
+        order = by_z_curve if self.policy.z_order_by else by_columns
+        return sorted_row_groups(batches, self.reader.schema, encoding, order)
+
+    # ------------------------------------------------------------ files
+
+    def _written(self, tables: Iterator[pyarrow.Table], progress: _Progress, spool: Path) -> Iterator[Path]:
+        """Files of about the target size, one after the other. A rest that would be small again stays in the last."""
+        rest = next(tables, None)
+        while rest is not None:
+            path = spool / f"{uuid.uuid4()}.parquet"
+            with path.open("wb") as sink, Output(self.reader.schema, self.encoding, sink) as output:
+                size = 0
+                while rest is not None:
+                    output.write([rest])
+                    progress.written += sink.tell() - size
+                    size = sink.tell()
+                    rest = next(tables, None)
+                    is_full = size >= self.policy.target_bytes
+                    if is_full and progress.still_to_come >= SLACK * self.policy.small_bytes:
+                        break
+            yield path
+            path.unlink()
+
+    def _stored(self, spooled: Path, work: Work) -> DataFile:
+        table = self.reader.metadata
+        name = "/".join(part for part in (work.directory, f"compacted-{spooled.name}") if part)
+        path = load_location_provider(table.location, table.properties).new_data_location(name)
+        footer = pyarrow.parquet.read_metadata(spooled)
+        described = data_file(path, spooled.stat().st_size, footer, table, work.spec_id, work.partition)
+        store = self.reader.store(path)
+        try:
+            store.create_from(key_of(path), spooled)
+        except BaseException:
+            store.delete([key_of(path)])
+            raise
+        return described
+
+    def _read_back(self, outputs: Iterable[DataFile]) -> Fingerprint:
+        digest = self._digest()
+        for file in outputs:
+            for rows in self.reader.row_groups(file, self.reader.fetch(file.file_path)):
+                digest.update(rows)
+        return digest.finish()
+
+
+class _Rows:
+    """The rows that are left in the files of a group, in their order."""
+
+    def __init__(self, reader: DataFileRows, work: Work) -> None:
+        self._reader, self._work = reader, work
+        self.read = 0  # deleted ones included
+        self.left = 0
+        self.progress = _Progress(work.group.bytes)
+        positions = {delete.file_path: delete for each in work.inputs for delete in each.positions}
+        equalities = {delete.file_path: delete for each in work.inputs for delete in each.equalities}
+        self._positions = {path: positions_in(delete, reader) for path, delete in positions.items()}
+        self._equalities = {path: EqualityDelete(delete, reader) for path, delete in equalities.items()}
+        self.referred_to = {path: frozenset(found) for path, found in self._positions.items()}
+
+    def __iter__(self) -> Iterator[pyarrow.Table]:
+        self.read = self.left = self.progress.read = 0
+        for each, content in self._fetched():
+            first = 0
+            positions = [self._positions[one.file_path].get(each.file.file_path) for one in each.positions]
+            about_it = [some for some in positions if some is not None]
+            for rows in self._reader.row_groups(each.file, content):
+                left = is_left(rows, first, about_it)
+                for delete in each.equalities:
+                    left &= self._equalities[delete.file_path].is_left(rows)
+                first += rows.num_rows
+                self.left += int(left.sum())
+                yield rows if left.all() else rows.filter(pyarrow.array(left))
+            self.read += first
+            self.progress.read += each.file.file_size_in_bytes
+
+    def _fetched(self) -> Iterator[tuple[Input, pyarrow.Buffer]]:
+        """The inputs with their content, some of it fetched ahead."""
+        waiting = deque(self._work.inputs)
+        on_the_way: deque[tuple[Input, Future[pyarrow.Buffer]]] = deque()
+        size = 0
+        with ThreadPoolExecutor(FETCHED_AHEAD) as pool:
+            while waiting or on_the_way:
+                while waiting and (not on_the_way or (len(on_the_way) < FETCHED_AHEAD and size < FETCHED_AHEAD_BYTES)):
+                    each = waiting.popleft()
+                    size += each.file.file_size_in_bytes
+                    on_the_way.append((each, pool.submit(self._reader.fetch, each.file.file_path)))
+                each, content = on_the_way.popleft()
+                size -= each.file.file_size_in_bytes
+                yield each, content.result()

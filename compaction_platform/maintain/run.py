@@ -1,0 +1,324 @@
+"""One maintenance of one table: look, plan, rewrite, verify, commit, then expire, merge manifests, clear orphans."""
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.objects import Objects, StoreRefused
+from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
+from compaction_platform.lake.window import Window
+from compaction_platform.maintain import expiry
+from compaction_platform.maintain.compaction import Committed, Compacted, Compaction
+from compaction_platform.maintain.dangling import remove_dangling
+from compaction_platform.maintain.filters import PartitionFilter
+from compaction_platform.maintain.health import Counts, Health, health_of
+from compaction_platform.maintain.look import Look, load_table, require_fit
+from compaction_platform.maintain.manifests import merge_manifests, to_merge
+from compaction_platform.maintain.orphans import Found, Orphans
+from compaction_platform.maintain.plan import MB, LiveFile, Plan, Policy, make_plan
+from compaction_platform.maintain.properties import WriteRules, drift, keep
+from compaction_platform.maintain.snapshots import Retention
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
+
+    from compaction_platform.lake.settings import Settings
+
+PASSES = 4  # a group that met a writer is planned again; what others write meanwhile is not chased for ever
+
+
+class RequestInvalid(CompactionError):
+    """The request asks for something that cannot be meant. Nothing was done."""
+
+
+class CompactionFailed(CompactionError):
+    """Groups could not be rewritten; the others are committed."""
+
+
+@dataclass(frozen=True)
+class OrphanRules:
+    enabled: bool = True
+    older_than: timedelta = timedelta(hours=72)
+    quarantined_for: timedelta = timedelta(hours=72)
+
+
+@dataclass(frozen=True)
+class Maintenance:
+    """How one table is kept: its declaration as plain values."""
+
+    table: str  # namespace.name
+    name: str
+    policy: Policy = field(default_factory=Policy)
+    write: WriteRules = field(default_factory=WriteRules)
+    retention: Retention = field(default_factory=Retention)
+    expire_snapshots: bool = True
+    orphans: OrphanRules = field(default_factory=OrphanRules)
+    manifests_from: int = 50
+    check_interval: int = 5
+    partition_filter: str | None = None
+    window: Window | None = None
+    automatic: bool = False
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person, or the service, asks of one run. What is None is as declared."""
+
+    force: bool = False
+    target_file_size_mb: int | None = None
+    max_files: int | None = None
+    partition_filter: str | None = None
+    expire_snapshots: bool | None = None
+    snapshot_retention_hours: int | None = None
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        if self.target_file_size_mb is not None and not 1 <= self.target_file_size_mb <= 4096:
+            raise RequestInvalid(f"target_file_size_mb: {self.target_file_size_mb} is not between 1 and 4096.")
+        if self.max_files is not None and self.max_files < 2:
+            raise RequestInvalid(f"max_files: {self.max_files} is too few: two files are the least that become one.")
+        hours = self.snapshot_retention_hours
+        if hours is not None and (hours < 0 or (hours == 0 and not self.force)):
+            raise RequestInvalid(
+                f"snapshot_retention_hours: {hours} would take away the snapshots that running readers use, and every "
+                "way back. Say how many hours to keep; 0 only together with force. Nothing was done."
+            )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run did."""
+
+    before: Health
+    after: Health
+    committed: tuple[Committed, ...] = ()
+    plan: Plan = field(default_factory=Plan)
+    conflicts: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unknown: str | None = None
+    snapshots_expired: int = 0
+    dangling_removed: int = 0  # delete files that deleted nothing, beside those that compaction left without a use
+    manifests_merged: int = 0
+    orphans: Found = field(default_factory=Found)
+    drift: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+    skipped: str | None = None  # why nothing was compacted
+    seconds: float = 0.0
+
+    def figures(self) -> dict[str, int]:
+        """The ten numbers every compaction is told by, over HTTP as well."""
+        inputs = [file for each in self.committed for file in each.group.files]
+        deletes = sum(each.delete_files_removed for each in self.committed)
+        return {
+            "files_before": self.before.files,
+            "files_after": self.after.files,
+            "files_compacted": len(inputs),
+            "files_removed": len(inputs) + deletes + self.dangling_removed,
+            "bytes_before": self.before.bytes,
+            "bytes_after": self.after.bytes,
+            "bytes_saved": self.before.bytes - self.after.bytes,
+            "snapshots_expired": self.snapshots_expired,
+            "compaction_time_ms": round(self.seconds * 1000),
+            "small_files_remaining": self.after.small_files,
+        }
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """What a run would do."""
+
+    health: Health
+    plan: Plan
+    skipped: str | None
+    expiring: Sequence[int]
+    drift: Mapping[str, tuple[str | None, str]]
+    orphans: Found
+
+
+@dataclass
+class MaintainRun:
+    rules: Maintenance
+    settings: "Settings"
+    spread: Callable[[], Spread]
+    session: "Callable[[], SparkSession]"
+    say: Callable[[str], None] = lambda text: None
+    clock: Callable[[], datetime] | None = None  # the store's, unless told otherwise
+
+    # ------------------------------------------------------------ look
+
+    def table(self) -> "Table":
+        return load_table(self.settings, self.rules.table)
+
+    def health(self, now: datetime | None = None) -> Health:
+        """Metadata only: neither Spark nor data files are touched."""
+        look = Look.at(self.table())
+        return self._health(look, self.rules.policy, self.rules.retention, now or datetime.now(UTC))
+
+    def _health(
+        self, look: Look, policy: Policy, retention: Retention, now: datetime, files: Sequence[LiveFile] | None = None
+    ) -> Health:
+        if files is None:
+            files = look.live_files(PartitionFilter.parsed(self.rules.partition_filter, look.metadata))
+        stamps = [snapshot.timestamp_ms for snapshot in look.metadata.snapshots]
+        counts = Counts(
+            delete_files=len(look.files.deletes),
+            snapshots=len(stamps),
+            snapshots_due=len(expiry.due(look.metadata, retention, now)),
+            oldest_snapshot_ms=min(stamps, default=0),
+            manifests=len(look.files.manifests),
+            manifests_to_merge=len(to_merge(look.files.manifests, self.rules.manifests_from)),
+            metadata_bytes=len(look.metadata.model_dump_json()),
+        )
+        return health_of(files, counts, policy)
+
+    # ------------------------------------------------------------ plan
+
+    def prospect(self, request: Request) -> Prospect:
+        """What `run` would do now; nothing is changed."""
+        table, now = self.table(), self._now()
+        require_fit(table.metadata, self.rules.table)
+        policy, retention = self._policy(request), self._retention(request)
+        look = Look.at(table)
+        health = self._health(look, policy, retention, now)
+        plan = self._plan(look, policy, request, now)
+        expiring = expiry.due(table.metadata, retention, now) if self._expires(request) else []
+        orphans = self._orphans(table).find(now) if self.rules.orphans.enabled else Found()
+        return Prospect(
+            health, plan, self._why_not(plan, request, now), expiring, drift(table, self.rules.write), orphans
+        )
+
+    def _plan(
+        self, look: Look, policy: Policy, request: Request, now: datetime, apart: frozenset[str] = frozenset()
+    ) -> Plan:
+        wanted = PartitionFilter.parsed(request.partition_filter or self.rules.partition_filter, look.metadata)
+        files = [
+            replace(file, unreadable="a run could not rewrite it") if file.path in apart else file
+            for file in look.live_files(wanted)
+        ]
+        return make_plan(files, policy, round(now.timestamp() * 1000), force=request.force)
+
+    def _policy(self, request: Request) -> Policy:
+        policy = self.rules.policy
+        if request.target_file_size_mb is not None:
+            target = request.target_file_size_mb * MB
+            policy = replace(policy, target_bytes=target, small_bytes=min(policy.small_bytes, target * 3 // 4))
+        return replace(policy, max_files=request.max_files or policy.max_files)
+
+    def _retention(self, request: Request) -> Retention:
+        hours = request.snapshot_retention_hours
+        return self.rules.retention if hours is None else replace(self.rules.retention, hours=hours)
+
+    def _expires(self, request: Request) -> bool:
+        return self.rules.expire_snapshots if request.expire_snapshots is None else request.expire_snapshots
+
+    def _why_not(self, plan: Plan, request: Request, now: datetime) -> str | None:
+        if not self.rules.policy.enabled and not request.force:
+            return "compaction is not enabled for this table; `force` does it all the same"
+        if self.rules.window and not self.rules.window.contains(now) and not request.force:
+            return f"outside of the window ({self.rules.window}); `force` does it all the same"
+        return None if plan.groups else plan.why_nothing()
+
+    def _now(self) -> datetime:
+        if self.clock is not None:
+            return self.clock()
+        return Objects.at(self.settings.place("_compaction"), self.settings).now()
+
+    def _orphans(self, table: "Table") -> Orphans:
+        rules = self.rules.orphans
+        return Orphans(table, self.settings, rules.older_than, rules.quarantined_for)
+
+    # ------------------------------------------------------------ run
+
+    def run(self, request: Request | None = None) -> Report:
+        request = request or Request()
+        began = time.monotonic()
+        table, now = self.table(), self._now()
+        require_fit(table.metadata, self.rules.table)
+        policy, retention = self._policy(request), self._retention(request)
+        drifted = keep(table, self.rules.write)
+        for name, (was, wanted) in drifted.items():
+            self.say(f"{name} was {was or 'not set'}; set to {wanted} as declared")
+        look = Look.at(table)
+        report = Report(self._health(look, policy, retention, now), Health(0, 0, 0, 0, Counts()), drift=drifted)
+        report = self._compact(look, policy, request, now, report)
+        compacted_in = time.monotonic() - began
+        if self.rules.window is None or self.rules.window.contains(now) or request.force:
+            report = self._tidy(table, retention, request, now, report)
+        table.refresh()
+        after = self._health(Look.at(table), policy, retention, now)
+        return replace(report, after=after, seconds=compacted_in)
+
+    def _compact(self, look: Look, policy: Policy, request: Request, now: datetime, report: Report) -> Report:
+        """Until nothing is left to do: a group that met a writer is planned again from what the writer left."""
+        run_id = secrets.token_hex(8)
+        apart: frozenset[str] = frozenset()
+        room = policy.max_files
+        for number in range(PASSES):
+            plan = self._plan(look, replace(policy, max_files=room), request, now, apart)
+            why_not = self._why_not(plan, request, now)
+            if number == 0:
+                report = replace(report, plan=plan, skipped=why_not)
+            if why_not or room < 2:
+                break
+            self.say(f"{plan.files:,} files in {len(plan.groups):,} groups become about {plan.expected_files:,}")
+            compaction = Compaction(look, policy, self.rules.write.encoding(), self.settings, run_id, self.say)
+            done = compaction.run(plan, self._spread_for(plan))
+            report = _with(report, done)
+            room -= sum(len(each.group.files) for each in done.committed)
+            apart |= {file.path for group in plan.groups if group.files[0].path in done.failed for file in group.files}
+            if done.unknown:
+                break
+            look.table.refresh()
+            look = Look.at(look.table, look.manifests)
+        return report
+
+    def _spread_for(self, plan: Plan) -> Spread:
+        """Little work needs no Spark session."""
+        return Spread(None, os.cpu_count() or 1) if plan.bytes <= SMALL_WORK_BYTES else self.spread()
+
+    def _tidy(self, table: "Table", retention: Retention, request: Request, now: datetime, report: Report) -> Report:
+        notes = list(report.notes)
+        table.refresh()
+        dangling = remove_dangling(table, self.settings, self.say)
+        merged = merge_manifests(table, self.rules.manifests_from, self.say) if self.rules.manifests_from else 0
+        expired = 0
+        if self._expires(request):
+            table.refresh()
+            due = expiry.due(table.metadata, retention, now)
+            if due:
+                expiry.expire(self.session(), self.settings, self.rules.table, due)
+                expired = len(due)
+                self.say(f"{expired} snapshots expired")
+        found = Found()
+        if self.rules.orphans.enabled:
+            orphans = self._orphans(table)
+            try:
+                found = orphans.find(now)
+                orphans.clear(found, self.say)
+            except StoreRefused as refused:
+                notes.append(f"orphans could not be looked for: {refused}")
+                self.say(notes[-1])
+        return replace(
+            report,
+            snapshots_expired=expired,
+            dangling_removed=dangling,
+            manifests_merged=merged,
+            orphans=found,
+            notes=notes,
+        )
+
+
+def _with(report: Report, done: Compacted) -> Report:
+    return replace(
+        report,
+        committed=(*report.committed, *done.committed),
+        conflicts={**report.conflicts, **done.conflicts},
+        failed={**report.failed, **done.failed},
+        unknown=done.unknown,
+    )

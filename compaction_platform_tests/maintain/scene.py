@@ -1,0 +1,160 @@
+"""A table of its own for a test, small writes to it, and a model in plain Python of what it must hold."""
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.typedef import Record
+
+from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.data_file_rows import DataFileRows, key_of
+from compaction_platform.lake.replace import Added, Change, commit_change
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.table_entries import Manifests
+from compaction_platform.maintain.look import Look
+from compaction_platform.maintain.plan import Policy
+from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Report, Request
+
+Row = dict[str, Any]
+COLUMNS = pyarrow.schema({"id": pyarrow.int64(), "country": pyarrow.string(), "amount": pyarrow.float64()})
+
+
+def rows_of(ids: Sequence[int], country: str = "de", amount: float = 1.0) -> list[Row]:
+    return [{"id": number, "country": country, "amount": amount + number} for number in ids]
+
+
+class Scene:
+    def __init__(
+        self,
+        settings: Settings,
+        spark: Any,
+        columns: str = "id bigint, country string, amount double",
+        partitioned_by: str | None = "country",
+        **properties: str,
+    ) -> None:
+        self.settings, self.spark = settings, spark
+        self.table_name = f"t_{secrets.token_hex(6)}"
+        self.name = f"care.{self.table_name}"
+        self.full_name = f"lake.{self.name}"
+        spark.sql("CREATE NAMESPACE IF NOT EXISTS lake.care").collect()
+        given = {
+            "write.delete.mode": "merge-on-read",
+            "write.update.mode": "merge-on-read",
+            "write.merge.mode": "merge-on-read",
+            **{name.replace("__", "-").replace("_", "."): value for name, value in properties.items()},
+        }
+        listed = ", ".join(f"'{name}'='{value}'" for name, value in given.items())
+        by = f"PARTITIONED BY ({partitioned_by})" if partitioned_by else ""
+        spark.sql(f"CREATE TABLE {self.full_name} ({columns}) USING iceberg {by} TBLPROPERTIES ({listed})").collect()
+        self.expected: list[Row] = []
+
+    # ------------------------------------------------------------ writers
+
+    def write(self, *batches: list[Row], schema: pyarrow.Schema = COLUMNS) -> None:
+        """Each batch is a commit of its own, with a file for each partition."""
+        for rows in batches:
+            self.table.append(pyarrow.Table.from_pylist(rows, schema))
+            self.expected += rows
+
+    def small_files(self, count: int = 5, country: str = "de", first: int = 0) -> None:
+        self.write(*(rows_of(range(first + number * 10, first + number * 10 + 10), country) for number in range(count)))
+
+    def delete(self, condition: str, matches: Callable[[Row], bool]) -> None:
+        self.sql(f"DELETE FROM {self.full_name} WHERE {condition}")
+        self.expected = [row for row in self.expected if not matches(row)]
+
+    def sql(self, statement: str) -> list[Any]:
+        return list(self.spark.sql(statement).collect())
+
+    def delete_by_equality(self, rows: list[Row], partition: Record | None = None) -> None:
+        """An equality delete as Flink writes them: Spark and PyIceberg only read, or not even that."""
+        table = self.table
+        schema = table.schema()
+        names = list(rows[0])
+        ids = [schema.find_field(name).field_id for name in names]
+        fields = [
+            pyarrow.field(name, COLUMNS.field(name).type, metadata={"PARQUET:field_id": str(number)})
+            for name, number in zip(names, ids, strict=True)
+        ]
+        path = f"{table.location()}/data/eq-{secrets.token_hex(6)}.parquet"
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(fields)), sink)
+        content = sink.getvalue()
+        DataFileRows(table.metadata, self.settings).store(path).write(key_of(path), content)
+        file = DataFile.from_args(
+            content=DataFileContent.EQUALITY_DELETES,
+            file_path=path,
+            file_format=FileFormat.PARQUET,
+            partition=partition or Record(),
+            record_count=len(rows),
+            file_size_in_bytes=len(content),
+            equality_ids=ids,
+        )
+        file.spec_id = table.metadata.default_spec_id
+        commit_change(table, Change(added=[Added(file)], operation=Operation.DELETE), Manifests(table.io))
+        gone = [tuple(row[name] for name in names) for row in rows]
+        self.expected = [row for row in self.expected if tuple(row[name] for name in names) not in gone]
+
+    # ------------------------------------------------------------ readers
+
+    @property
+    def table(self) -> Table:
+        return open_catalog(self.settings).load_table(self.name)
+
+    @property
+    def schema(self) -> Schema:
+        return self.table.schema()
+
+    def look(self) -> Look:
+        return Look.at(self.table)
+
+    def read(self, at: int | None = None) -> list[Row]:
+        """What Spark reads, now or in a snapshot."""
+        version = f" VERSION AS OF {at}" if at is not None else ""
+        return [row.asDict() for row in self.sql(f"SELECT * FROM {self.full_name}{version}")]
+
+    def files(self) -> int:
+        return len(self.look().files.data)
+
+    def assert_nothing_lost(self) -> None:
+        assert ordered(self.read()) == ordered(self.expected)
+
+    @property
+    def snapshots(self) -> list[int]:
+        return [snapshot.snapshot_id for snapshot in self.table.metadata.snapshots]
+
+    # ------------------------------------------------------------ maintenance
+
+    def rules(self, **changes: Any) -> Maintenance:
+        policy = {name: changes.pop(name) for name in list(changes) if name in Policy.__dataclass_fields__}
+        base = Maintenance(
+            self.name, self.table_name, orphans=OrphanRules(enabled=False), expire_snapshots=False, manifests_from=0
+        )
+        return replace(base, policy=replace(base.policy, **policy), **changes)
+
+    def run_of(self, *, later: timedelta = timedelta(), on_spark: bool = False, **changes: Any) -> MaintainRun:
+        self.said: list[str] = []
+        return MaintainRun(
+            self.rules(**changes),
+            self.settings,
+            spread=lambda: Spread(self.spark, 2) if on_spark else Spread(None, 2),
+            session=lambda: self.spark,
+            say=self.said.append,
+            clock=lambda: datetime.now(UTC) + later,
+        )
+
+    def maintain(self, request: Request | None = None, **named: Any) -> Report:
+        return self.run_of(**named).run(request)
+
+
+def ordered(rows: Sequence[Row]) -> list[str]:
+    return sorted(repr(sorted(row.items())) for row in rows)
