@@ -70,9 +70,11 @@ class DataFileRows:
                     rows += group.num_rows
                     yield group.select(self.schema.names).cast(self.schema)
             else:
-                for batch in opened.iter_batches(use_threads=False):  # for the checksums: PyIceberg does not look
-                    rows += batch.num_rows
-                yield self._projected(file, self.metadata.schema()).cast(self.schema)
+                for _ in opened.iter_batches(use_threads=False):  # for the checksums: PyIceberg does not look
+                    pass
+                projected = self._projected(file, self.metadata.schema()).cast(self.schema)
+                rows += projected.num_rows
+                yield projected
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise DataFileDamaged(f"{file.file_path} cannot be read: {reason}. It is left as it is.") from error

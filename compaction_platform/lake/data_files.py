@@ -4,7 +4,7 @@
 """
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -197,7 +197,27 @@ def data_file(
         **statistics.to_serialized_dict(),
     )
     file.spec_id = spec_id
+    for field_id in _without_bounds(footer, parquet_path_to_id_mapping(schema)):
+        for bounds in (file.lower_bounds, file.upper_bounds):
+            (bounds or {}).pop(field_id, None)
     return file
+
+
+def _without_bounds(footer: pyarrow.parquet.FileMetaData, ids: Mapping[str, int]) -> set[int]:
+    """Columns for which some row group says nothing about its values, as it does when they are long. PyIceberg passes
+    over such row groups, and readers would pass over the rows."""
+    found: set[int] = set()
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            told = column.statistics
+            if told is not None and told.has_min_max:
+                continue
+            is_all_null = told is not None and told.has_null_count and told.null_count == column.num_values
+            if not is_all_null and column.path_in_schema in ids:
+                found.add(ids[column.path_in_schema])
+    return found
 
 
 def repetitive_columns(rows: pyarrow.Table) -> list[str]:

@@ -6,10 +6,11 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.lake.declaration import Cron, Duration
+from compaction_platform.lake.declaration import Cron, Duration, Name
 from compaction_platform.lake.window import Window
 
-Megabytes = Annotated[int, Field(ge=1, le=4096)]
+LARGEST_MB = 2048  # files go to the store in one conditional request, of which 5 GB is the limit
+Megabytes = Annotated[int, Field(ge=1, le=LARGEST_MB)]
 
 
 def _window(text: str) -> str:
@@ -118,12 +119,17 @@ class OrphansFields(dg.Model, dg.Resolvable):
 class ManifestsFields(dg.Model, dg.Resolvable):
     """The lists of files that every query plan reads."""
 
-    merge_from: Annotated[int, Field(ge=0, description="So many small manifests are merged into few; 0: never.")] = 50
+    merge_from: Annotated[
+        int, Field(ge=0, description="So many small manifests of a kind are merged into few; 0: never.")
+    ] = 50
 
 
 class TableCare(dg.Model, dg.Resolvable):
     """How a table is kept healthy."""
 
+    name: Annotated[
+        Name | None, Field(description="Name of its asset, maintenance/<name>; default: the table's own name.")
+    ] = None
     automatic: Annotated[
         bool, Field(description="Yes: the sensor asks for a run when it recommends one. No: it only recommends.")
     ] = False

@@ -7,7 +7,6 @@ commit meanwhile still apply to it.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +33,7 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
+from compaction_platform.lake import history
 from compaction_platform.lake.branches import commit
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.table_entries import Manifests
@@ -96,29 +96,29 @@ def commit_change(table: "Table", change: Change, manifests: Manifests) -> int:
                 ),
             ),
         )
-    except CommitFailedException:
-        producer._clean_all_uncommitted()
-        raise
-    except Exception as unknown:
-        if not _is_published(table, producer.snapshot_id):
-            raise CommitUnknown(
-                f"the catalog did not say whether it took snapshot {producer.snapshot_id} of {'.'.join(table.name())} "
-                f"({type(unknown).__name__}). Nothing is lost and nothing was deleted; run again: the next run sees "
-                "which it is, and what turns out to be unused goes with the orphans."
-            ) from unknown
+    except Exception as problem:
+        # Also when it says that the race is lost: a client that asks twice may have lost it against itself.
+        published = _is_published(table, producer.snapshot_id)
+        if published:
+            return producer.snapshot_id
+        if published is False and isinstance(problem, CommitFailedException):
+            producer._clean_all_uncommitted()
+            raise
+        raise CommitUnknown(
+            f"the catalog did not say whether it took snapshot {producer.snapshot_id} of {'.'.join(table.name())} "
+            f"({type(problem).__name__}). Nothing is lost and nothing was deleted; run again: the next run sees "
+            "which it is, and what turns out to be unused goes with the orphans."
+        ) from problem
     return producer.snapshot_id
 
 
-def _is_published(table: "Table", snapshot_id: int) -> bool:
-    with suppress(Exception):  # whatever it is: it stays unknown
+def _is_published(table: "Table", snapshot_id: int) -> bool | None:
+    """None: that cannot be told now."""
+    try:
         table.refresh()
-        by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
-        current = table.metadata.current_snapshot_id
-        while current is not None and current in by_id:
-            if current == snapshot_id:
-                return True
-            current = by_id[current].parent_snapshot_id
-    return False
+    except Exception:  # noqa: BLE001 (whatever it is: it stays unknown)
+        return None
+    return any(snapshot.snapshot_id == snapshot_id for snapshot in history.published(table).snapshots)
 
 
 class _Producer(_SnapshotProducer["_Producer"]):

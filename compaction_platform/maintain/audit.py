@@ -4,12 +4,14 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+import pyarrow
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import ManifestEntry
 from pyiceberg.table import FileScanTask
 
 from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
+from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.table_entries import Manifests
@@ -43,8 +45,12 @@ def rows_differ(table: "Table", settings: "Settings") -> tuple[int, dict[str, st
         if parent is None:
             continue  # expired: there is nothing to compare with any more
         added, removed = manifests.changes_of(snapshot)
-        before = _fingerprint(table, settings, removed, _deletes(table, manifests, parent))
-        after = _fingerprint(table, settings, added, _deletes(table, manifests, snapshot))
+        try:
+            before = _fingerprint(table, settings, removed, _deletes(table, manifests, parent))
+            after = _fingerprint(table, settings, added, _deletes(table, manifests, snapshot))
+        except (OSError, CompactionError, pyarrow.ArrowException) as error:
+            problems[f"snapshot {snapshot.snapshot_id}"] = f"its files cannot be read: {str(error).splitlines()[0]}"
+            continue
         rows += after.rows
         if differences := before.differences(after):
             problems[f"snapshot {snapshot.snapshot_id}"] = "; ".join(differences)

@@ -13,7 +13,6 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestEntry
 
 from compaction_platform.lake.data_file_rows import DataFileRows
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.history import published
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 
 RUN_PROPERTY = "compaction.run"
 COMPACTION = "compaction"
-
-
-class TableBusy(CompactionError):
-    """Others kept committing. Run again."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +50,7 @@ class Compacted:
     conflicts: Mapping[str, str] = field(default_factory=dict)  # partition → what a writer did
     failed: Mapping[str, str] = field(default_factory=dict)  # first file of the group → error
     unknown: str | None = None
+    busy: str | None = None
 
 
 @dataclass
@@ -76,7 +72,7 @@ class Compaction:
         with closing(spread.run_together(rewrite, works, weight=lambda work: work.group.bytes)) as outcomes:
             for some in outcomes:  # what is ready at one time shares a commit
                 done = self._commit(some, rewrite, done)
-                if done.unknown:
+                if done.unknown or done.busy:
                     break
         return done
 
@@ -122,43 +118,56 @@ class Compaction:
             done = replace(done, conflicts={**done.conflicts, **conflicts})
             if not ready:
                 return done
+            removed = {each.file.file_path for work in ready for each in work.inputs}
+            gone = self._without_use(now, ready, removed)
             try:
-                return self._committed(now, ready, done)
+                snapshot_id = commit_change(now.table, self._change(ready, removed | gone), now.manifests)
             except CommitFailedException as lost:
                 self.say(f"another commit came first ({lost}); looking again")
                 self.look.table.refresh()
+                continue
             except CommitUnknown as unknown:
                 return replace(done, unknown=str(unknown))
-            except Exception:  # before anything was committed
+            except Exception:  # nothing was committed
                 self._discard(ready, rewrite)
                 raise
+            new = [Committed(work.group, result, snapshot_id) for work, result in ready.items()]
+            new[0] = replace(new[0], delete_files_removed=len(gone))
+            made = sum(len(result.outputs) for result in ready.values())
+            self.say(
+                f"snapshot {snapshot_id}: {len(removed):,} files became {made:,}; {len(gone):,} delete files removed"
+            )
+            return replace(done, committed=(*done.committed, *new))
         self._discard(ready, rewrite)
-        raise TableBusy(
+        busy = (
             f"others committed during each of {COMMIT_ATTEMPTS} attempts. What was committed before stands; nothing is "
             "lost. Run again when the table is less busy, or declare a window."
         )
+        self.say(busy)
+        return replace(done, busy=busy)
 
     @staticmethod
     def _discard(ready: Mapping[Work, Rewritten], rewrite: Rewrite) -> None:
         for result in ready.values():
             rewrite.discard(result.outputs)
 
-    def _committed(self, now: Look, ready: Mapping[Work, Rewritten], done: Compacted) -> Compacted:
-        removed = {each.file.file_path for work in ready for each in work.inputs}
-        gone = dangling(now, self.referred_to, without=removed)
+    @property
+    def _age(self) -> int | None:
+        """New files are as old as what they were made from: a delete that others commit meanwhile applies to them."""
         base = self.look.snapshot
-        sequence_number = base.sequence_number if base else None
-        change = Change(
-            added=[Added(file, sequence_number) for result in ready.values() for file in result.outputs],
-            removed=frozenset(removed | gone),
+        return base.sequence_number if base else None
+
+    def _change(self, ready: Mapping[Work, Rewritten], removed: set[str]) -> Change:
+        return Change(
+            added=[Added(file, self._age) for result in ready.values() for file in result.outputs],
+            removed=frozenset(removed),
             properties={RUN_PROPERTY: self.run_id, KIND_PROPERTY: COMPACTION},
         )
-        snapshot_id = commit_change(now.table, change, now.manifests)
-        made = sum(len(result.outputs) for result in ready.values())
-        self.say(f"snapshot {snapshot_id}: {len(removed):,} files became {made:,}; {len(gone):,} delete files removed")
-        new = [Committed(work.group, result, snapshot_id) for work, result in ready.items()]
-        new[0] = replace(new[0], delete_files_removed=len(gone))
-        return replace(done, committed=(*done.committed, *new))
+
+    def _without_use(self, now: Look, ready: Mapping[Work, Rewritten], removed: set[str]) -> set[str]:
+        """Delete files that delete nothing any more once this is committed."""
+        added = [(place_of(file), self._age or 0) for result in ready.values() for file in result.outputs]
+        return dangling(now, self.referred_to, without=removed, added=added)
 
     def _without_conflicts(
         self, now: Look, ready: Mapping[Work, Rewritten], rewrite: Rewrite
@@ -171,7 +180,7 @@ class Compaction:
             else:
                 conflicts[work.group.partition] = reason
                 self.say(f"{work.group.partition or 'the table'}: {reason}; its files are planned again")
-                rewrite.discard(result.outputs)
+                rewrite.discard(file for file in result.outputs if file.file_path not in now.files.data)
         return staying, conflicts
 
     def _conflict(self, now: Look, work: Work) -> str | None:

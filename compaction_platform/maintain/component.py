@@ -1,13 +1,12 @@
 """`MaintainedTable` as users write it in YAML. Checks what can be checked without touching anything."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated
 
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from compaction_platform.lake.declaration import Declaration, Name, as_timedelta
+from compaction_platform.lake.declaration import Declaration, as_timedelta
 from compaction_platform.lake.maintenance import Maintained, TableCare
 from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.needs import Need
@@ -24,8 +23,6 @@ from compaction_platform.maintain.snapshots import Retention
 # Thresholds where the declaration gives none: commits between two looks, and small files that are worth a run.
 CHECK_INTERVAL = {Profile.development: 5, Profile.staging: 75, Profile.production: 100}
 MIN_FILES = {Profile.development: 3, Profile.staging: 15, Profile.production: 20}
-
-Rules = Callable[[Profile], Maintenance]
 
 
 def _table(text: str) -> str:
@@ -44,12 +41,9 @@ class MaintainedTable(Declaration, TableCare):
     """An Iceberg table that is kept healthy: few files, few snapshots, no orphans."""
 
     table: Annotated[Annotated[str, AfterValidator(_table)], Field(description="The table: namespace.name.")]
-    name: Annotated[
-        Name | None, Field(description="Name of its asset, maintenance/<name>; default: the table's own name.")
-    ] = None
 
     def rules(self, profile: Profile) -> Maintenance:
-        return rules_of(self.table, self, profile, self.name)
+        return rules_of(self.table, self, profile)
 
     def needs(self) -> list[Need]:
         return care_needs(self.table, self)
@@ -58,14 +52,14 @@ class MaintainedTable(Declaration, TableCare):
         return self.definitions()
 
     def definitions(self) -> dg.Definitions:
-        return care_definitions(self.table, self, self.name)
+        return care_definitions(self.table, self)
 
 
-def rules_of(table: str, care: TableCare, profile: Profile, name: str | None = None) -> Maintenance:
+def rules_of(table: str, care: TableCare, profile: Profile) -> Maintenance:
     chosen, orphans = care.compaction, care.orphans
     return Maintenance(
         table=table,
-        name=name or table.split(".")[1],
+        name=care.name or table.split(".")[1],
         policy=Policy(
             target_bytes=care.write.target_file_size_mb * MB,
             small_bytes=chosen.small_file_threshold_mb * MB,
@@ -100,9 +94,9 @@ def care_needs(table: str, care: TableCare) -> list[Need]:
     return [WriteProperties(table, rules_of(table, care, Profile.development).write)]
 
 
-def care_definitions(table: str, care: TableCare, name: str | None = None) -> dg.Definitions:
+def care_definitions(table: str, care: TableCare) -> dg.Definitions:
     def rules(profile: Profile) -> Maintenance:
-        return rules_of(table, care, profile, name)
+        return rules_of(table, care, profile)
 
     example = rules(Profile.development)  # names do not depend on the profile
     job = maintain_job(example)
@@ -114,16 +108,15 @@ def care_definitions(table: str, care: TableCare, name: str | None = None) -> dg
     )
 
 
-def declared(tree: dg.ComponentTree) -> list[Rules]:
+def declared(tree: dg.ComponentTree, profile: Profile) -> list[Maintenance]:
     """Every table that is kept healthy, whichever declaration says so."""
-    found: list[Rules] = [each.rules for each in tree.get_all_components(of_type=MaintainedTable)]
-    for table, care in switched_on(tree):
-        found.append(lambda profile, table=table, care=care: rules_of(table, care, profile))  # type: ignore[misc]
-    return found
+    found = [each.rules(profile) for each in tree.get_all_components(of_type=MaintainedTable)]
+    found += [rules_of(table, care, profile) for table, care in switched_on(tree)]
+    return list({rules.table: rules for rules in found}.values())
 
 
 def switched_on(tree: dg.ComponentTree) -> list[tuple[str, TableCare]]:
     """Tables of other declarations that say `maintenance`."""
     components = tree.get_all_components(of_type=dg.Component)  # type: ignore[type-abstract]
     asked = [component.maintained() for component in components if isinstance(component, Maintained)]
-    return [each for each in asked if each is not None]
+    return list({each[0]: each for each in asked if each is not None}.values())  # the tree names some twice

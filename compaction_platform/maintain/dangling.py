@@ -1,14 +1,23 @@
 """Delete files that delete nothing any more."""
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import FileFormat
 
 from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.replace import Change, commit_change
 from compaction_platform.maintain.applied import positions_in
-from compaction_platform.maintain.deletes import Place, is_position_delete, only_file_of, place_of, sequence_of
+from compaction_platform.maintain.deletes import (
+    Place,
+    is_known,
+    is_position_delete,
+    is_unpartitioned,
+    only_file_of,
+    place_of,
+    sequence_of,
+)
 from compaction_platform.maintain.look import Look
 
 if TYPE_CHECKING:
@@ -21,22 +30,26 @@ KIND_PROPERTY = "compaction.kind"  # what a commit of ours is for
 COMMIT_ATTEMPTS = 10
 
 
-def dangling(look: Look, referred_to: Mapping[str, Set[str]], without: Set[str] = frozenset()) -> set[str]:
-    """Paths of delete files that apply to no data file, once `without` are gone. `referred_to` tells for delete files
-    that were read which data files they are about; of the others only what metadata proves is in the answer."""
+def dangling(
+    look: Look,
+    referred_to: Mapping[str, Set[str]],
+    without: Set[str] = frozenset(),
+    added: Iterable[tuple[Place, int]] = (),
+) -> set[str]:
+    """Paths of delete files that apply to no data file, once `without` are gone and files of these partitions and ages
+    are `added`. `referred_to` tells for delete files that were read which data files they are about; of the others
+    only what metadata proves is in the answer."""
+    ages = {path: sequence_of(entry) for path, entry in look.files.data.items() if path not in without}
+    staying = [(place_of(look.files.data[path].data_file), age) for path, age in ages.items()]
     oldest: dict[Place, int] = {}
-    oldest_of_all: int | None = None
-    ages: dict[str, int] = {}
-    for path, entry in look.files.data.items():
-        if path in without:
-            continue
-        age, place = sequence_of(entry), place_of(entry.data_file)
-        ages[path] = age
+    for place, age in (*staying, *added):
         oldest[place] = min(age, oldest.get(place, age))
-        oldest_of_all = age if oldest_of_all is None else min(age, oldest_of_all)
-    specs = look.metadata.specs()
+    oldest_of_all = min(oldest.values(), default=None)
+    specs, schema = look.metadata.specs(), look.metadata.schema()
     found = set()
     for path, entry in look.files.deletes.items():
+        if not is_known(specs[entry.data_file.spec_id], schema):
+            continue  # its manifest cannot be written
         place, age = place_of(entry.data_file), sequence_of(entry)
         if is_position_delete(entry):
             only = only_file_of(entry.data_file)
@@ -46,7 +59,7 @@ def dangling(look: Look, referred_to: Mapping[str, Set[str]], without: Set[str] 
             else:
                 applies = place in oldest and oldest[place] <= age
         else:
-            everywhere = specs[entry.data_file.spec_id].is_unpartitioned()
+            everywhere = is_unpartitioned(specs[entry.data_file.spec_id])
             first = oldest_of_all if everywhere else oldest.get(place)
             applies = first is not None and first < age
         if not applies:
@@ -64,7 +77,8 @@ def referred_to(look: Look, settings: "Settings") -> Iterator[tuple[str, frozens
     """For position delete files whose bounds do not tell: the data files they are about."""
     reader = DataFileRows(look.metadata, settings)
     for path, entry in look.files.deletes.items():
-        if is_position_delete(entry) and only_file_of(entry.data_file) is None:
+        parquet = entry.data_file.file_format == FileFormat.PARQUET
+        if parquet and is_position_delete(entry) and only_file_of(entry.data_file) is None:
             yield path, frozenset(positions_in(entry.data_file, reader))
 
 

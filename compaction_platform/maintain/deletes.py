@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import VoidTransform
 
 PATH_FIELD = 2147483546  # reserved by the specification: the file_path of a position delete
 
@@ -18,6 +20,16 @@ Place = tuple[int, str]  # a partition spec and a partition of it
 
 def place_of(file: DataFile) -> Place:
     return file.spec_id, repr([file.partition[number] for number in range(len(file.partition))])
+
+
+def is_unpartitioned(spec: PartitionSpec) -> bool:
+    """Also a spec all of whose fields were dropped."""
+    return all(isinstance(field.transform, VoidTransform) for field in spec.fields)
+
+
+def is_known(spec: PartitionSpec, schema: Schema) -> bool:
+    """Whether the table still has the columns of this spec: without them its manifests cannot be written."""
+    return all(schema.find_column_name(field.source_id) is not None for field in spec.fields)
 
 
 def sequence_of(entry: ManifestEntry) -> int:
@@ -70,7 +82,7 @@ class Deletes:
             place = place_of(entry.data_file)
             if is_position_delete(entry):
                 positions[place].append(entry)
-            elif specs[entry.data_file.spec_id].is_unpartitioned():
+            elif is_unpartitioned(specs[entry.data_file.spec_id]):
                 everywhere.append(entry)
             else:
                 equalities[place].append(entry)

@@ -1,13 +1,14 @@
 """Expire snapshots: we choose which, Iceberg's own procedure removes them and the files only they need."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from compaction_platform.lake.names import checked_identifier
-from compaction_platform.maintain.snapshots import Known, Retention, to_expire
+from compaction_platform.maintain.snapshots import Known, Ref, Retention, to_expire
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -18,11 +19,23 @@ if TYPE_CHECKING:
 
 def due(metadata: "TableMetadata", retention: Retention, now: datetime) -> list[int]:
     snapshots = [
-        Known(each.snapshot_id, each.parent_snapshot_id, datetime.fromtimestamp(each.timestamp_ms / 1000, UTC))
-        for each in metadata.snapshots
+        Known(each.snapshot_id, each.parent_snapshot_id, _moment(each.timestamp_ms)) for each in metadata.snapshots
     ]
-    refs = {name: ref.snapshot_id for name, ref in metadata.refs.items()}
-    return to_expire(snapshots, refs, refs.get(MAIN_BRANCH), retention, now)
+    refs = {
+        name: Ref(
+            ref.snapshot_id,
+            ref.min_snapshots_to_keep or 1,
+            None if ref.max_snapshot_age_ms is None else timedelta(milliseconds=ref.max_snapshot_age_ms),
+        )
+        for name, ref in metadata.refs.items()
+    }
+    log = [(entry.snapshot_id, entry.timestamp_ms) for entry in metadata.snapshot_log]
+    until = {one: _moment(ended) for (one, _), (_, ended) in pairwise(log)}  # the latest time counts
+    return to_expire(snapshots, refs, MAIN_BRANCH, retention, now, until)
+
+
+def _moment(stamp_ms: int) -> datetime:
+    return datetime.fromtimestamp(stamp_ms / 1000, UTC)
 
 
 def expire(session: "SparkSession", settings: "Settings", name: str, snapshot_ids: Sequence[int]) -> None:

@@ -14,6 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.maintain.deletes import is_known
 
 EXAMPLES = "Examples: country = 'de'; event_time >= '2026-01-01T00:00:00+00:00' and event_time < '2026-02-01T…'."
 
@@ -41,13 +42,14 @@ class PartitionFilter:
                 f"partition_filter {text!r}: {_first_line(error)} The table's columns: "
                 f"{', '.join(schema.column_names)}. {EXAMPLES} Nothing was done."
             ) from None
-        partitioned = {field.source_id for spec in specs.values() for field in spec.fields}
+        known = [spec for spec in specs.values() if is_known(spec, schema)]
+        partitioned = {field.source_id for spec in known for field in spec.fields}
         if unknown := extract_field_ids(bound) - partitioned:
             names = ", ".join(sorted(str(schema.find_column_name(each)) for each in unknown))
-            known = ", ".join(sorted(str(schema.find_column_name(each)) for each in partitioned))
+            by = ", ".join(sorted(str(schema.find_column_name(each)) for each in partitioned))
             raise FilterInvalid(
                 f"partition_filter {text!r}: the table is not partitioned by {names}. "
-                f"{f'It is partitioned by {known}.' if known else 'It is not partitioned at all.'} Nothing was done."
+                f"{f'It is partitioned by {by}.' if by else 'It is not partitioned at all.'} Nothing was done."
             )
         return cls(expression, specs, schema)
 
@@ -55,8 +57,10 @@ class PartitionFilter:
         """Whether a partition may hold rows the filter is about."""
         if isinstance(self.expression, AlwaysTrue):
             return lambda file: True
-        evaluators = {number: self._evaluator(spec) for number, spec in self.specs.items()}
-        return lambda file: bool(evaluators[file.spec_id](file.partition))
+        evaluators = {
+            number: self._evaluator(spec) for number, spec in self.specs.items() if is_known(spec, self.schema)
+        }
+        return lambda file: file.spec_id not in evaluators or bool(evaluators[file.spec_id](file.partition))
 
     def _evaluator(self, spec: PartitionSpec) -> Callable[[Any], bool]:
         projected = inclusive_projection(self.schema, spec, case_sensitive=True)(self.expression)

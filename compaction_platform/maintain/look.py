@@ -11,7 +11,7 @@ from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.replace import FORMATS
 from compaction_platform.lake.table_entries import Manifests, SnapshotFiles
-from compaction_platform.maintain.deletes import Applying, Deletes, Place, only_file_of, place_of
+from compaction_platform.maintain.deletes import Applying, Deletes, Place, is_known, only_file_of, place_of
 from compaction_platform.maintain.filters import PartitionFilter
 from compaction_platform.maintain.plan import LiveFile
 
@@ -95,6 +95,9 @@ class Look:
         applying = self.applying[file.file_path]
         parquet = file.file_format == FileFormat.PARQUET
         deletes_are_parquet = all(one.data_file.file_format == FileFormat.PARQUET for one in applying.entries)
+        unreadable = None if parquet and deletes_are_parquet else "not Parquet, or its delete files are not"
+        if not is_known(self.metadata.specs()[file.spec_id], self.metadata.schema()):
+            unreadable = "its partitions are by a column that the table has no more"
         return LiveFile(
             path=file.file_path,
             place=repr(place_of(file)),
@@ -105,7 +108,7 @@ class Look:
             added_ms=committed.get(entry.snapshot_id or 0, 0),
             delete_files=len(applying.entries),
             deleted_rows=min(file.record_count, self._deleted_rows(applying)),
-            unreadable=None if parquet and deletes_are_parquet else "not Parquet, or its delete files are not",
+            unreadable=unreadable,
             wanted=wanted,
         )
 

@@ -1,33 +1,42 @@
 """Many small manifests become few: every query plan reads them all."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compaction_platform.lake.replace import Change, commit_change
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, KIND_PROPERTY
+from compaction_platform.maintain.deletes import is_known
 from compaction_platform.maintain.look import Look
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
 
 SMALL_BYTES = 2 << 20
+FEWEST = 2  # that can become one; less means never
 MANIFESTS = "manifests"
 
 
-def to_merge(manifests: Sequence["ManifestFile"], worth_it_from: int) -> list["ManifestFile"]:
-    """The small ones, if they are so many that it pays."""
-    small = [each for each in manifests if each.manifest_length < SMALL_BYTES]
-    return small if len(small) >= worth_it_from else []
+def to_merge(look: Look, worth_it_from: int) -> list[ManifestFile]:
+    """The small ones of a kind, if they are so many that it pays."""
+    if worth_it_from < FEWEST:
+        return []
+    specs, schema = look.metadata.specs(), look.metadata.schema()
+    alike: dict[tuple[int, bool], list[ManifestFile]] = defaultdict(list)
+    for each in look.files.manifests:
+        if each.manifest_length < SMALL_BYTES and is_known(specs[each.partition_spec_id], schema):
+            alike[each.partition_spec_id, each.content == ManifestContent.DATA].append(each)
+    return [each for some in alike.values() if len(some) >= worth_it_from for each in some]
 
 
 def merge_manifests(table: "Table", worth_it_from: int, say: Callable[[str], None]) -> int:
     """How many were merged. A table that others keep changing is left for the next run."""
     for _ in range(COMMIT_ATTEMPTS):
         now = Look.at(table)
-        small = to_merge(now.files.manifests, worth_it_from)
+        small = to_merge(now, worth_it_from)
         if not small:
             return 0
         change = Change(merged=frozenset(each.manifest_path for each in small), properties={KIND_PROPERTY: MANIFESTS})

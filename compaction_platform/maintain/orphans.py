@@ -4,6 +4,7 @@ A file is looked at only when it is old enough that no writer can be about to co
 to a file in quarantine all the same, it is put back.
 """
 
+import gzip
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING
 from compaction_platform.lake.data_file_rows import bucket_of, key_of
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects, StoredObject
-from compaction_platform.lake.table_entries import Manifests
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 QUARANTINE = "_compaction/quarantine"
 YOUNGEST = timedelta(hours=24)
 PLACES = ("data/", "metadata/")
+GZIP = b"\x1f\x8b"
 
 
 class SharedLocation(CompactionError):
@@ -74,13 +75,14 @@ class Orphans:
             for each in listed
             if each.key.startswith(PLACES) and each.key not in needed and each.last_modified < now - self.older_than
         ]
-        self._require_alone(old)
+        self._require_alone(each for each in listed if each.key.startswith(PLACES) and each.key not in needed)
         quarantined = [each for each in listed if each.key.startswith(f"{QUARANTINE}/")]
         missed = [each for each in quarantined if _original(each) in needed]
+        again = {each.key for each in old}  # what is about to be set aside under the same name
         over = [
             each
             for each in quarantined
-            if _original(each) not in needed and each.last_modified < now - self.quarantined_for
+            if _original(each) not in needed | again and each.last_modified < now - self.quarantined_for
         ]
         return Found(tuple(old), tuple(over), tuple(missed))
 
@@ -97,8 +99,7 @@ class Orphans:
         if problems := store.delete(each.key for each in found.to_delete):
             say(f"{len(problems)} files in quarantine could not be deleted: {next(iter(problems.values()))}")
 
-    @staticmethod
-    def _set_aside(store: Objects, orphan: StoredObject) -> None:
+    def _set_aside(self, store: Objects, orphan: StoredObject) -> None:
         target = f"{QUARANTINE}/{orphan.key}"
         store.copy(orphan.key, target, overwrite=True)
         copied, now = store.stat(target), store.stat(orphan.key)
@@ -115,15 +116,19 @@ class Orphans:
             if bucket_of(path) == bucket and key_of(path).startswith(prefix):
                 yield key_of(path).removeprefix(prefix)
 
-    def _require_alone(self, old: Iterable[StoredObject]) -> None:
-        for each in old:
-            if not each.key.endswith(".metadata.json"):
+    def _require_alone(self, unneeded: Iterable[StoredObject]) -> None:
+        """Metadata of another table, however young, means that its data lie here as well."""
+        ours = str(self.table.metadata.table_uuid)
+        for each in unneeded:
+            if not each.key.endswith((".metadata.json", ".metadata.json.gz")):
                 continue
+            content = bytes(self.store.read(each.key))
             try:
-                uuid = json.loads(bytes(self.store.read(each.key))).get("table-uuid")
-            except ValueError:  # compressed, or not what its name says
-                continue
-            if uuid is not None and uuid != str(self.table.metadata.table_uuid):
+                text = gzip.decompress(content) if content[:2] == GZIP else content
+                uuid = json.loads(text).get("table-uuid")
+            except (ValueError, OSError, AttributeError):
+                uuid = "unknown"
+            if uuid != ours:
                 raise SharedLocation(
                     f"{self._location} also holds files of another table ({each.key} is of table {uuid}). What is "
                     "nobody's cannot be told there. Nothing was moved or deleted; switch orphans off for this table."
@@ -144,14 +149,13 @@ def needed_paths(table: "Table") -> set[str]:
 
 def snapshot_paths(table: "Table") -> set[str]:
     """All files that some snapshot needs to be read."""
-    manifests = Manifests(table.io)
     paths: set[str] = set()
     for snapshot in table.metadata.snapshots:
         paths.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(table.io):
             if manifest.manifest_path not in paths:
                 paths.add(manifest.manifest_path)
-                paths.update(entry.data_file.file_path for entry in manifests.live(manifest))
+                paths.update(entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io))
     return paths
 
 

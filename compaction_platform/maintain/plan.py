@@ -9,6 +9,7 @@ from datetime import timedelta
 MB = 1 << 20
 GROUP_FACTOR = 2  # a group is at most so many target sizes: much can be done at once, and little is lost in a conflict
 SORTED_GROUP_FACTOR = 8  # rows that are far apart can come together only inside a group
+SLACK = 1.2  # more than small by so much, so that what is made is not small again
 EXAMPLES = 3
 
 
@@ -26,6 +27,15 @@ class Policy:
     z_order_by: tuple[str, ...] = ()
     settle: timedelta = timedelta()  # partitions are left to their writers for so long after a commit
     enabled: bool = True
+
+    @property
+    def smallest_rest(self) -> float:
+        """A rest of so many bytes becomes a file of its own; a smaller one stays in the file before it."""
+        return SLACK * self.small_bytes
+
+    def files_for(self, size: int) -> int:
+        """How many files so many bytes become."""
+        return max(1, 1 + math.floor((size - self.smallest_rest) / self.target_bytes))
 
     @property
     def group_bytes(self) -> int:
@@ -186,7 +196,7 @@ def _groups(
         elif some:
             reason = ", ".join(dict.fromkeys(reasons[file.path] for file in some))
             size = sum(file.bytes for file in some)
-            groups.append(Group(partition, tuple(some), reason, max(1, round(size / policy.target_bytes))))
+            groups.append(Group(partition, tuple(some), reason, policy.files_for(size)))
     return groups, alone
 
 
@@ -204,7 +214,7 @@ def _within(groups: Sequence[Group], policy: Policy, fewest: int) -> tuple[list[
         if room >= max(2, fewest) or (room and burdened):
             files = group.files[:room]
             size = sum(file.bytes for file in files)
-            expected = max(1, round(size / policy.target_bytes))
+            expected = policy.files_for(size)
             taken.append(Group(group.partition, files, group.reason, expected))
             beyond += group.files[room:]
             room = 0

@@ -27,7 +27,6 @@ from compaction_platform.maintain.plan import Group, Policy
 
 FETCHED_AHEAD = 8
 FETCHED_AHEAD_BYTES = 64 << 20
-SLACK = 1.2  # a rest must be this much more than small before it becomes a file of its own
 
 
 class OutputDiffers(CompactionError):
@@ -65,13 +64,17 @@ class Rewritten:
 
 @dataclass
 class _Progress:
-    total: int
+    total: int  # bytes of the inputs
     read: int = 0
     written: int = 0
+    rows: int | None = None  # where all were read before the first is written
+    rows_written: int = 0
 
     @property
     def still_to_come(self) -> float:
-        """Bytes that will be written yet, judged by what became of those that were read."""
+        """Bytes that will be written yet, judged by what is written."""
+        if self.rows is not None:
+            return (self.rows - self.rows_written) * (self.written / max(1, self.rows_written))
         return (self.total - self.read) * (self.written / self.read if self.read else 1.0)
 
 
@@ -145,7 +148,7 @@ class Rewrite:
                 if is_second:
                     digest.update(some)
                 yield from some.to_batches()
-            is_second = True
+            is_second, rows.progress.rows = True, rows.left
 
         encoding = Encoding(row_group_bytes=self.encoding.row_group_bytes, sort_by=self._sort_columns)
         order = by_z_curve if self.policy.z_order_by else by_columns
@@ -163,10 +166,11 @@ class Rewrite:
                 while rest is not None:
                     output.write([rest])
                     progress.written += sink.tell() - size
+                    progress.rows_written += rest.num_rows
                     size = sink.tell()
                     rest = next(tables, None)
                     is_full = size >= self.policy.target_bytes
-                    if is_full and progress.still_to_come >= SLACK * self.policy.small_bytes:
+                    if is_full and progress.still_to_come >= self.policy.smallest_rest:
                         break
             yield path
             path.unlink()

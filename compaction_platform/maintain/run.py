@@ -8,7 +8,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from pyiceberg.exceptions import CommitFailedException
+
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.maintenance import LARGEST_MB
 from compaction_platform.lake.objects import Objects, StoreRefused
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.window import Window
@@ -79,8 +82,8 @@ class Request:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
-        if self.target_file_size_mb is not None and not 1 <= self.target_file_size_mb <= 4096:
-            raise RequestInvalid(f"target_file_size_mb: {self.target_file_size_mb} is not between 1 and 4096.")
+        if self.target_file_size_mb is not None and not 1 <= self.target_file_size_mb <= LARGEST_MB:
+            raise RequestInvalid(f"target_file_size_mb: {self.target_file_size_mb} is not between 1 and {LARGEST_MB}.")
         if self.max_files is not None and self.max_files < 2:
             raise RequestInvalid(f"max_files: {self.max_files} is too few: two files are the least that become one.")
         hours = self.snapshot_retention_hours
@@ -172,7 +175,7 @@ class MaintainRun:
             snapshots_due=len(expiry.due(look.metadata, retention, now)),
             oldest_snapshot_ms=min(stamps, default=0),
             manifests=len(look.files.manifests),
-            manifests_to_merge=len(to_merge(look.files.manifests, self.rules.manifests_from)),
+            manifests_to_merge=len(to_merge(look, self.rules.manifests_from)),
             metadata_bytes=len(look.metadata.model_dump_json()),
         )
         return health_of(files, counts, policy)
@@ -220,9 +223,23 @@ class MaintainRun:
     def _why_not(self, plan: Plan, request: Request, now: datetime) -> str | None:
         if not self.rules.policy.enabled and not request.force:
             return "compaction is not enabled for this table; `force` does it all the same"
-        if self.rules.window and not self.rules.window.contains(now) and not request.force:
+        if not self._may_run(request, now):
             return f"outside of the window ({self.rules.window}); `force` does it all the same"
         return None if plan.groups else plan.why_nothing()
+
+    def _may_run(self, request: Request, now: datetime) -> bool:
+        return self.rules.window is None or self.rules.window.contains(now) or request.force
+
+    def _keep_properties(self, table: "Table") -> dict[str, tuple[str | None, str]]:
+        try:
+            drifted = keep(table, self.rules.write)
+        except CommitFailedException:
+            table.refresh()
+            self.say("another commit came first; write properties are left for the next run")
+            return drift(table, self.rules.write)
+        for name, (was, wanted) in drifted.items():
+            self.say(f"{name} was {was or 'not set'}; set to {wanted} as declared")
+        return drifted
 
     def _now(self) -> datetime:
         if self.clock is not None:
@@ -241,14 +258,12 @@ class MaintainRun:
         table, now = self.table(), self._now()
         require_fit(table.metadata, self.rules.table)
         policy, retention = self._policy(request), self._retention(request)
-        drifted = keep(table, self.rules.write)
-        for name, (was, wanted) in drifted.items():
-            self.say(f"{name} was {was or 'not set'}; set to {wanted} as declared")
+        drifted = self._keep_properties(table) if self._may_run(request, now) else drift(table, self.rules.write)
         look = Look.at(table)
         report = Report(self._health(look, policy, retention, now), Health(0, 0, 0, 0, Counts()), drift=drifted)
         report = self._compact(look, policy, request, now, report)
         compacted_in = time.monotonic() - began
-        if self.rules.window is None or self.rules.window.contains(now) or request.force:
+        if self._may_run(request, now):
             report = self._tidy(table, retention, request, now, report)
         table.refresh()
         after = self._health(Look.at(table), policy, retention, now)
@@ -272,7 +287,7 @@ class MaintainRun:
             report = _with(report, done)
             room -= sum(len(each.group.files) for each in done.committed)
             apart |= {file.path for group in plan.groups if group.files[0].path in done.failed for file in group.files}
-            if done.unknown:
+            if done.unknown or done.busy:
                 break
             look.table.refresh()
             look = Look.at(look.table, look.manifests)
@@ -286,7 +301,7 @@ class MaintainRun:
         notes = list(report.notes)
         table.refresh()
         dangling = remove_dangling(table, self.settings, self.say)
-        merged = merge_manifests(table, self.rules.manifests_from, self.say) if self.rules.manifests_from else 0
+        merged = merge_manifests(table, self.rules.manifests_from, self.say)
         expired = 0
         if self._expires(request):
             table.refresh()
@@ -321,4 +336,5 @@ def _with(report: Report, done: Compacted) -> Report:
         conflicts={**report.conflicts, **done.conflicts},
         failed={**report.failed, **done.failed},
         unknown=done.unknown,
+        notes=[*report.notes, *([done.busy] if done.busy else [])],
     )

@@ -29,15 +29,36 @@ class Known:
     committed: datetime
 
 
+@dataclass(frozen=True)
+class Ref:
+    """A branch or a tag, with the retention it was given by itself."""
+
+    head: int
+    keep_at_least: int = 1
+    younger_than: timedelta | None = None
+
+
 def to_expire(
-    snapshots: Sequence[Known], refs: Mapping[str, int], main: int | None, retention: Retention, now: datetime
+    snapshots: Sequence[Known],
+    refs: Mapping[str, Ref],
+    main: str,
+    retention: Retention,
+    now: datetime,
+    was_current_until: Mapping[int, datetime] | None = None,
 ) -> list[int]:
-    """Ids of the snapshots that nothing needs any more, oldest first. `refs` are the heads of branches and tags."""
+    """Ids of the snapshots that nothing needs any more, oldest first. `was_current_until` is what the table's log says
+    about those that were rolled back."""
     by_id = {each.snapshot_id: each for each in snapshots}
-    kept = set(refs.values()) | set(_ancestors(main, by_id)[: max(1, retention.keep_at_least)])
     superseded = {each.snapshot_id: each.committed for each in snapshots}  # what no branch leads to: since it was made
-    for head in {*refs.values(), *([main] if main is not None else [])}:
-        line = _ancestors(head, by_id)
+    for snapshot_id, until in (was_current_until or {}).items():
+        if snapshot_id in superseded:
+            superseded[snapshot_id] = max(superseded[snapshot_id], until)
+    kept: set[int] = set()
+    for name, ref in refs.items():
+        line = _ancestors(ref.head, by_id)
+        kept |= set(line[: max(1, ref.keep_at_least, retention.keep_at_least if name == main else 1)])
+        if ref.younger_than is not None:
+            kept |= {each for each in line if by_id[each].committed > now - ref.younger_than}
         for child, parent in pairwise(line):
             superseded[parent] = max(superseded[parent], by_id[child].committed)
     due = [each for each in snapshots if each.snapshot_id not in kept]

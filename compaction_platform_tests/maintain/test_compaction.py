@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pyarrow
@@ -9,10 +10,12 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
+from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
 from compaction_platform.maintain.filters import FilterInvalid
 from compaction_platform.maintain.look import TableMissing, TableUnfit
 from compaction_platform.maintain.plan import BEYOND_LIMIT
+from compaction_platform.maintain.properties import WriteRules
 from compaction_platform.maintain.run import Request, RequestInvalid
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
@@ -209,6 +212,31 @@ def test_files_of_every_schema_the_table_had_are_read_by_its_rules(new_scene: Ne
     assert report.committed[0].result.rows == 6
 
 
+def test_files_partitioned_by_a_column_that_is_gone_are_left_alone(scene: Scene) -> None:
+    scene.small_files(3, "de")
+    scene.sql(f"ALTER TABLE {scene.full_name} DROP PARTITION FIELD country")
+    scene.sql(f"ALTER TABLE {scene.full_name} DROP COLUMN country")
+    scene.expected = [{"id": row["id"], "amount": row["amount"]} for row in scene.expected]
+    schema = pyarrow.schema({"id": pyarrow.int64(), "amount": pyarrow.float64()})
+    scene.write(*([{"id": 100 + number, "amount": 1.0}] for number in range(3)), schema=schema)
+    report = scene.maintain(manifests_from=2)
+    scene.assert_nothing_lost()
+    assert scene.files() == 4
+    assert any("column that the table has no more" in reason for reason in report.plan.left_alone)
+
+
+def test_values_too_long_for_statistics_are_still_found(new_scene: NewScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parquet gives no bounds for them; the table's metadata must then give none either."""
+    scene = new_scene(columns="id bigint, note string", partitioned_by=None)
+    schema = pyarrow.schema({"id": pyarrow.int64(), "note": pyarrow.string()})
+    for number, note in enumerate(("a", "b", "z" * 5000, "c")):
+        scene.write([{"id": number, "note": note}], schema=schema)
+    monkeypatch.setattr(WriteRules, "encoding", lambda self: Encoding(row_group_bytes=1))
+    scene.maintain()
+    assert scene.files() == 1
+    assert [row.id for row in scene.sql(f"SELECT id FROM {scene.full_name} WHERE note > 'd'")] == [2]
+
+
 def test_files_of_an_earlier_partition_spec_stay_in_it(scene: Scene) -> None:
     scene.small_files(3, "de")
     scene.sql(f"ALTER TABLE {scene.full_name} ADD PARTITION FIELD bucket(2, id)")
@@ -244,6 +272,21 @@ def test_rows_are_put_in_order_and_none_is_lost(new_scene: NewScene, how: dict[s
     scene.assert_nothing_lost()
     found = [row["id"] for row in scene.read()]
     assert found == sorted(found), "amount and id grow together, so the curve is a line"
+
+
+def test_sorted_rows_are_cut_at_the_target_size_too(new_scene: NewScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WriteRules, "encoding", lambda self: Encoding(row_group_bytes=200_000))
+    scene = new_scene(columns="id bigint, note string", partitioned_by=None)
+    schema = pyarrow.schema({"id": pyarrow.int64(), "note": pyarrow.string()})
+    noise = [{"id": (n * 7919) % 24_000, "note": f"{(n * 2654435761) % 2**61:x}" * 12} for n in range(24_000)]
+    scene.write(*(noise[start : start + 3_000] for start in range(0, 24_000, 3_000)), schema=schema)
+    target = scene.run_of().health().bytes // 4
+    scene.maintain(target_bytes=target, small_bytes=target, sort_by=("id",))
+    assert 2 <= scene.files() <= 4
+    scene.assert_nothing_lost()
+    bounds = [(e.data_file.lower_bounds[1], e.data_file.upper_bounds[1]) for e in scene.look().files.data.values()]
+    ranges = sorted(tuple(int.from_bytes(each, "little") for each in pair) for pair in bounds)
+    assert all(one[1] < two[0] for one, two in pairwise(ranges)), "each file has a range of its own"
 
 
 # ---------------------------------------------------------------- refusals
@@ -303,6 +346,18 @@ def test_a_damaged_file_is_left_and_the_other_partitions_go_on(scene: Scene) -> 
     assert len(report.committed) == 1 and len(report.failed) == 1
     assert "left as it is" in next(iter(report.failed.values())) or "checksum" in next(iter(report.failed.values()))
     assert scene.files() == 4
+
+
+def test_a_spec_of_dropped_fields_is_no_partitioning() -> None:
+    from pyiceberg.partitioning import PartitionField, PartitionSpec
+    from pyiceberg.transforms import IdentityTransform, VoidTransform
+
+    from compaction_platform.maintain.deletes import is_unpartitioned
+
+    void: Any = PartitionField(1, 1000, VoidTransform(), "gone")
+    alive: Any = PartitionField(2, 1001, IdentityTransform(), "there")
+    assert is_unpartitioned(PartitionSpec(void)) and is_unpartitioned(PartitionSpec())
+    assert not is_unpartitioned(PartitionSpec(void, alive))
 
 
 def test_a_record_of_partitions_is_told_apart_by_value() -> None:

@@ -1,0 +1,422 @@
+"""What may happen in the middle of maintenance, made to happen: deaths, other writers, answers that are lost."""
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spread import Spread
+from compaction_platform.maintain.audit import missing_files, rows_differ
+from compaction_platform.maintain.compaction import Compaction
+from compaction_platform.maintain.rewrite import OutputDiffers, Rewrite
+from compaction_platform.maintain.run import OrphanRules, Request
+from compaction_platform.maintain.undo import CannotUndo, NothingToUndo, undo_last
+from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
+
+pytestmark = pytest.mark.integration
+
+DAY_AND_MORE = timedelta(hours=25)
+ORPHANS = OrphanRules(older_than=timedelta(hours=24), quarantined_for=timedelta(hours=24))
+
+
+@pytest.fixture
+def scene(settings: Settings, spark: Any) -> Scene:
+    scene = Scene(settings, spark, write_delete_granularity="partition")
+    scene.small_files(4, "de")
+    scene.small_files(4, "fr", first=100)
+    scene.delete("id % 5 = 2", lambda row: row["id"] % 5 == 2)
+    return scene
+
+
+# ---------------------------------------------------------------- death
+
+SCRIPT = """
+import os, pickle, signal, sys
+from compaction_platform.lake import replace
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.spread import Spread
+from compaction_platform.maintain import compaction, run, undo
+from compaction_platform.maintain.orphans import Orphans
+from compaction_platform.maintain.rewrite import Rewrite
+from compaction_platform.maintain.run import MaintainRun
+from datetime import datetime, timedelta, UTC
+
+def die(*arguments, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_after(owner, name, times=1):
+    real, left = getattr(owner, name), [times]
+    def call(*arguments, **named):
+        value = real(*arguments, **named)
+        left[0] -= 1
+        if left[0] == 0:
+            die()
+        return value
+    setattr(owner, name, call)
+
+points = {
+    "before anything is written": lambda: setattr(Rewrite, "_written", die),
+    "after a file was written": lambda: dying_after(Rewrite, "_stored"),
+    "after all files were written": lambda: setattr(compaction, "commit_change", die),
+    "after the manifests were written": lambda: setattr(replace, "commit", die),
+    "after the first commit": lambda: dying_after(compaction, "commit_change"),
+    "after the compaction": lambda: setattr(run, "remove_dangling", die),
+    "after an orphan was copied": lambda: dying_after(Objects, "copy"),
+    "after an orphan was set aside": lambda: dying_after(Orphans, "_set_aside"),
+}
+def work(point, rules, settings, later):
+    points[point]()
+    MaintainRun(rules, settings, lambda: Spread(None, 1), None, clock=lambda: datetime.now(UTC) + later).run()
+
+# Everything is imported and nothing opened: a fork of this process is as good as a new one, and there at once.
+while request := sys.stdin.buffer.readline():
+    arguments = pickle.loads(bytes.fromhex(request.decode()))
+    child = os.fork()
+    if child == 0:
+        work(*arguments)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator["subprocess.Popen[str]"]:
+    """Makes processes that work until they are killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+def die_at(
+    scene: Scene, point: str, workers: "subprocess.Popen[str]", later: timedelta = timedelta(), **changes: Any
+) -> None:
+    assert workers.stdin is not None and workers.stdout is not None
+    rules = scene.rules(**changes)
+    workers.stdin.write(pickle.dumps((point, rules, scene.settings, later)).hex() + "\n")
+    workers.stdin.flush()
+    assert int(workers.stdout.readline()) == -9, "it must have died at this point"
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "before anything is written",
+        "after a file was written",
+        "after all files were written",
+        "after the manifests were written",
+        "after the first commit",
+        "after the compaction",
+    ],
+)
+def test_whatever_is_killed_the_rows_are_there_and_the_next_run_goes_on(
+    scene: Scene, point: str, workers: "subprocess.Popen[str]"
+) -> None:
+    die_at(scene, point, workers)
+    scene.assert_nothing_lost()
+    scene.maintain()
+    scene.assert_nothing_lost()
+    assert scene.files() == 2
+    assert scene.look().files.deletes == {}
+    # What the dead one wrote and did not commit goes with the orphans, and nothing else does.
+    scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE)
+    scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE + DAY_AND_MORE)
+    scene.assert_nothing_lost()
+    assert missing_files(scene.table, scene.settings) == []
+    assert rows_differ(scene.table, scene.settings)[1] == {}
+
+
+@pytest.mark.parametrize("point", ["after an orphan was copied", "after an orphan was set aside"])
+def test_a_death_while_orphans_are_set_aside(scene: Scene, point: str, workers: "subprocess.Popen[str]") -> None:
+    store = Objects.at(scene.table.location(), scene.settings)
+    for number in range(3):
+        store.write(f"data/country=de/orphan-{number}.parquet", b"left over")
+    rules = replace(ORPHANS, quarantined_for=timedelta(hours=48))
+    die_at(scene, point, workers, later=DAY_AND_MORE, orphans=rules)
+    scene.maintain(orphans=rules, later=DAY_AND_MORE)
+    aside = [each.key for each in store.list() if "orphan" in each.key]
+    assert len(aside) == 3 and all(key.startswith("_compaction/quarantine/") for key in aside)
+    scene.assert_nothing_lost()
+    assert missing_files(scene.table, scene.settings) == []
+
+
+# ---------------------------------------------------------------- other writers
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None], times: int = 1) -> list[int]:
+    """Let a writer commit after the files were rewritten and before they are committed."""
+    happened: list[int] = []
+    real = Compaction._commit
+
+    def interrupted(self: Compaction, *arguments: Any) -> Any:
+        if len(happened) < times:
+            happened.append(1)
+            act()
+            self.look.table.refresh()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Compaction, "_commit", interrupted)
+    return happened
+
+
+def test_an_append_in_between_costs_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = meanwhile(monkeypatch, lambda: scene.write(rows_of([5000], "de"), rows_of([5001], "it")))
+    report = scene.maintain()
+    assert happened and report.conflicts == {}
+    scene.assert_nothing_lost()
+    assert scene.look().files.deletes == {}
+
+
+def test_an_append_right_before_the_commit_costs_one_more_attempt(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The race is lost at the catalog itself."""
+    happened: list[int] = []
+    real = RestCatalog.commit_table
+
+    def late(self: RestCatalog, *arguments: Any) -> Any:
+        if not happened and any("compaction.kind" in str(update) for update in arguments[2]):
+            happened.append(1)
+            scene.write(rows_of([5000], "de"))
+        return real(self, *arguments)
+
+    monkeypatch.setattr(RestCatalog, "commit_table", late)
+    report = scene.maintain()
+    assert happened and "another commit came first" in " ".join(scene.said)
+    assert report.conflicts == {}
+    scene.assert_nothing_lost()
+
+
+@pytest.mark.parametrize("mode", ["merge-on-read", "copy-on-write"])
+def test_a_delete_in_between_wins(scene: Scene, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    scene.sql(f"ALTER TABLE {scene.full_name} SET TBLPROPERTIES ('write.delete.mode'='{mode}')")
+
+    def delete() -> None:
+        scene.delete("id IN (3, 103, 113)", lambda row: row["id"] in (3, 103, 113))
+
+    happened = meanwhile(monkeypatch, delete)
+    report = scene.maintain()
+    assert happened and report.conflicts
+    assert all("a writer" in reason for reason in report.conflicts.values())
+    scene.assert_nothing_lost()
+    assert scene.files() == 2, "what the writer left was planned again"
+
+
+def test_a_merge_in_between_wins(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def merge() -> None:
+        scene.sql(
+            f"MERGE INTO {scene.full_name} t USING (SELECT explode(array(4L, 9000L)) AS id) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET amount = 0.25 "
+            "WHEN NOT MATCHED THEN INSERT (id, country, amount) VALUES (s.id, 'de', 0.5)"
+        )
+        scene.expected = [{**row, "amount": 0.25} if row["id"] == 4 else row for row in scene.expected]
+        scene.expected.append({"id": 9000, "country": "de", "amount": 0.5})
+
+    happened = meanwhile(monkeypatch, merge)
+    report = scene.maintain()
+    assert happened and report.conflicts
+    scene.assert_nothing_lost()
+
+
+def test_an_equality_delete_in_between_applies_to_the_new_files(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Scene(settings, spark, partitioned_by=None)
+    scene.small_files(4)
+    happened = meanwhile(monkeypatch, lambda: scene.delete_by_equality([{"id": 3}, {"id": 33}]))
+    report = scene.maintain()
+    assert happened and report.conflicts == {}
+    scene.assert_nothing_lost()
+
+
+def test_columns_that_change_in_between(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def add_column() -> None:
+        scene.sql(f"ALTER TABLE {scene.full_name} ADD COLUMN note string")
+        scene.expected = [{**row, "note": None} for row in scene.expected]
+
+    happened = meanwhile(monkeypatch, add_column)
+    report = scene.maintain()
+    assert happened and "columns changed" in str(report.conflicts)
+    scene.assert_nothing_lost()
+    assert scene.files() == 2
+
+
+def test_a_roll_back_in_between(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The delete is taken back while files from which it was applied wait for their commit."""
+    parent = scene.snapshots[-2]
+    state = scene.read(at=parent)
+
+    def roll_back() -> None:
+        scene.sql(f"CALL lake.system.rollback_to_snapshot('{scene.name}', {parent})")
+        scene.expected = state
+
+    happened = meanwhile(monkeypatch, roll_back)
+    report = scene.maintain()
+    assert happened and "rolled back" in str(report.conflicts)
+    scene.assert_nothing_lost()
+    assert scene.files() == 2
+
+
+def test_two_compactions_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    other: list[Any] = []
+    happened = meanwhile(monkeypatch, lambda: other.append(scene.maintain()))
+    report = scene.maintain()
+    assert happened and other[0].committed
+    assert report.committed == () and report.conflicts
+    scene.assert_nothing_lost()
+    assert scene.files() == 2
+    data = {path.rpartition("/")[2] for path in scene.look().files.data}
+    lying_there = {each.key.rpartition("/")[2] for each in Objects.at(scene.table.location(), scene.settings).list()}
+    assert {name for name in lying_there if name.startswith("compacted-")} == data, "the loser cleaned up"
+
+
+def test_a_writer_that_never_stops_is_not_chased_for_ever(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = iter(range(10_000, 20_000))
+
+    def delete_and_write() -> None:
+        for country in ("de", "fr"):
+            scene.write(rows_of([next(numbers)], country))
+        victim = scene.expected[0]["id"], scene.expected[-1]["id"]
+        others = {row["id"] for row in scene.expected if row["country"] in ("de", "fr")}
+        chosen = [min(others), max(others), *victim]
+        scene.delete(f"id IN ({', '.join(map(str, chosen))})", lambda row: row["id"] in chosen)
+
+    happened = meanwhile(monkeypatch, delete_and_write, times=1000)
+    report = scene.maintain()
+    assert len(happened) <= 20
+    assert report.conflicts
+    scene.assert_nothing_lost()
+
+
+# ---------------------------------------------------------------- answers that are lost
+
+
+@pytest.mark.parametrize(
+    ("was_taken", "answer"),
+    [
+        (True, CommitStateUnknownException("504: the gateway gave up")),
+        (False, CommitStateUnknownException("504: the gateway gave up")),
+        (True, CommitFailedException("409: a client that asks twice loses against itself")),
+    ],
+)
+def test_a_commit_whose_answer_is_lost(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, was_taken: bool, answer: Exception
+) -> None:
+    lost: list[int] = []
+    real = RestCatalog.commit_table
+
+    def silent(self: RestCatalog, *arguments: Any) -> Any:
+        if not lost and any("compaction.kind" in str(update) for update in arguments[2]):
+            lost.append(1)
+            if was_taken:
+                real(self, *arguments)
+            raise answer
+        return real(self, *arguments)
+
+    monkeypatch.setattr(RestCatalog, "commit_table", silent)
+    report = scene.maintain()
+    assert lost
+    scene.assert_nothing_lost()
+    assert missing_files(scene.table, scene.settings) == [], "no file that the commit may need was deleted"
+    if was_taken:
+        assert report.unknown is None and report.committed
+    else:
+        assert report.unknown is not None and "run again" in report.unknown
+    scene.maintain()
+    scene.assert_nothing_lost()
+    assert scene.files() == 2
+
+
+def test_a_log_that_fails_after_the_commit_costs_no_file(scene: Scene) -> None:
+    def say(text: str) -> None:
+        if text.startswith("snapshot"):
+            raise OSError("the log cannot be written")
+
+    run = scene.run_of()
+    run.say = say
+    with pytest.raises(OSError, match="the log"):
+        run.run()
+    scene.assert_nothing_lost()
+    assert missing_files(scene.table, scene.settings) == []
+
+
+def test_undo_sees_deletes_that_came_between_two_commits_of_the_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, together, commits = Compaction._commit, Spread.run_together, [0]
+
+    def one_by_one(self: Spread, *arguments: Any, **named: Any) -> Any:
+        yield from ([outcome] for outcomes in together(self, *arguments, **named) for outcome in outcomes)
+
+    monkeypatch.setattr(Spread, "run_together", one_by_one)
+
+    def interrupted(self: Compaction, *arguments: Any) -> Any:
+        commits[0] += 1
+        if commits[0] == 2:  # one partition is committed, the other is about to be
+            compacted = next(path for path in scene.look().files.data if "compacted-" in path)
+            country = "de" if "country=de" in compacted else "fr"
+            victim = next(row["id"] for row in scene.expected if row["country"] == country)
+            scene.delete(f"id = {victim}", lambda row: row["id"] == victim)
+            self.look.table.refresh()
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Compaction, "_commit", interrupted)
+    scene.maintain()
+    assert commits[0] >= 2
+    scene.assert_nothing_lost()
+    with pytest.raises(CannotUndo, match="bring them back"):
+        undo_last(scene.table, lambda text: None)
+    scene.assert_nothing_lost()
+    assert set(scene.table.metadata.refs) == {"main"}, "its tags are gone again"
+
+
+def test_undo_brings_back_the_deletes_that_applied(scene: Scene) -> None:
+    """They went in another commit than the files they applied to."""
+    scene.maintain(max_files=4)  # one partition; the delete file of the other stays
+    scene.maintain()
+    scene.sql(f"CALL lake.system.rewrite_manifests('{scene.name}')")
+    for _ in range(2):
+        try:
+            undo_last(scene.table, lambda text: None)
+        except NothingToUndo:
+            break
+        scene.assert_nothing_lost()
+
+
+def test_what_reads_back_differently_is_discarded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that gives back other rows than it was given."""
+    real = Rewrite._stored
+
+    def altered(self: Rewrite, spooled: Any, work: Any) -> Any:
+        import pyarrow.parquet
+
+        rows = pyarrow.parquet.read_table(spooled)
+        if "fr" in work.directory:
+            rows = rows.slice(0, rows.num_rows - 1)
+            pyarrow.parquet.write_table(rows, spooled)
+        return real(self, spooled, work)
+
+    monkeypatch.setattr(Rewrite, "_stored", altered)
+    report = scene.maintain()
+    assert len(report.committed) == 1
+    assert OutputDiffers.__name__ in str(report.failed)
+    scene.assert_nothing_lost()
+    assert scene.files() == 5
+
+
+def test_a_run_may_be_asked_for_by_force_while_others_write(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened = meanwhile(monkeypatch, lambda: scene.write(rows_of([5000], "de")))
+    scene.maintain(Request(force=True))
+    assert happened
+    assert ordered(scene.read()) == ordered(scene.expected)
