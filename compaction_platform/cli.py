@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from compaction_platform.lake.settings import Settings
     from compaction_platform.local.embedded import EmbeddedLake
     from compaction_platform.local.state import StateDirectory
+    from compaction_platform.maintain.run import Maintenance
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -130,28 +132,114 @@ def down(
 
 
 @app.command()
-def status() -> None:
-    """Show whether the embedded lake runs, and where."""
+def status(as_json: Annotated[bool, typer.Option("--json", help="The health alone, for programs.")] = False) -> None:
+    """Show the health of all declared tables and directories; and whether the embedded lake runs, and where."""
+    from compaction_platform.lake.settings import load_settings
+
+    settings = load_settings()
+    is_elsewhere = settings.profile != "development" or bool(refuse_misspelt().get("COMPACTION_LAKE_URI"))
+    if not is_elsewhere and not _shows_servers(quietly=as_json):
+        errors.print("The embedded lake is not running. `compaction up` starts it.")
+        raise typer.Exit(1)
+    import dataclasses
+    import warnings
+
+    warnings.filterwarnings("ignore", module="dagster")  # notes on beta APIs are for us
+    from compaction_platform.status import as_table, health_of_all
+
+    lines = health_of_all(settings)
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(line) for line in lines], indent=1))
+    else:
+        console.print(as_table(lines))
+
+
+def _shows_servers(*, quietly: bool) -> bool:
+    """Whether the embedded lake runs; what runs of it is printed."""
     from compaction_platform.local.processes import ProcessRecord
     from compaction_platform.local.state import StateDirectory
 
     if not state_directory().exists():
-        console.print("The embedded lake was never started here. `compaction up` starts it.")
-        raise typer.Exit(1)
+        return False
     state = StateDirectory(state_directory())
     table = Table("server", "state", "process")
     for path in sorted(state.records.glob("*.json")):
         record = ProcessRecord.read(path)
         alive = record is not None and record.process() is not None
         table.add_row(path.stem, "runs" if alive else "dead", str(record.pid) if record else "?")
-    if table.row_count:
-        console.print(table)
     owner = state.owner()
-    if owner is None:
-        console.print("The embedded lake is not running. `compaction up` starts it.")
-        raise typer.Exit(1)
-    console.print(_addresses(state))
-    console.print(f"run by process {owner.pid}")
+    if not quietly and table.row_count:
+        console.print(table)
+    if not quietly and owner is not None:
+        console.print(_addresses(state))
+        console.print(f"run by process {owner.pid}")
+    return owner is not None
+
+
+TableName = Annotated[str, typer.Argument(help="A declared table: namespace.name.")]
+
+
+@app.command()
+def maintain(
+    table: TableName,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
+    force: Annotated[bool, typer.Option(help="From two small files on, in any window.")] = False,
+    target_file_size_mb: Annotated[int | None, typer.Option(help="About how large files become.")] = None,
+    max_files: Annotated[int | None, typer.Option(help="Rewrite no more files than this.")] = None,
+    where: Annotated[str | None, typer.Option(help="Only such partitions, e.g. \"country = 'de'\".")] = None,
+) -> None:
+    """Compact a declared table, expire its snapshots, clear its orphans."""
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.spark import spark_session, task_slots
+    from compaction_platform.lake.spread import Spread
+    from compaction_platform.maintain.run import MaintainRun, Request
+    from compaction_platform.maintain.show import prospect_as_table, report_as_table
+
+    settings = load_settings()
+    request = Request(force, target_file_size_mb, max_files, where, dry_run=dry_run)
+    with _stoppable(), contextlib.ExitStack() as until_done:
+        session = functools.cache(lambda: until_done.enter_context(spark_session(settings)))
+
+        def spread() -> Spread:
+            return Spread(session(), task_slots(session(), settings))
+
+        run = MaintainRun(_maintenance(table, settings), settings, spread, session, _say)
+        if dry_run:
+            console.print(prospect_as_table(run.prospect(request)))
+        else:
+            report = run.run(request)
+            console.print(report_as_table(report))
+            if report.failed or report.unknown:
+                raise typer.Exit(1)
+
+
+@app.command("undo-compaction")
+def undo_compaction(table: TableName) -> None:
+    """Take the last compaction of a declared table back, as long as the snapshot before it is retained."""
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.maintain.look import load_table
+    from compaction_platform.maintain.undo import undo_last
+
+    settings = load_settings()
+    undo_last(load_table(settings, _maintenance(table, settings).table), _say)
+
+
+def _maintenance(table: str, settings: "Settings") -> "Maintenance":
+    """The declaration of this table."""
+    import warnings
+
+    warnings.filterwarnings("ignore", module="dagster")
+    import dagster as dg
+
+    from compaction_platform.maintain.component import declared
+
+    found = {
+        each.table: each for each in declared(dg.ComponentTree.for_project(Path(__file__).parent), settings.profile)
+    }
+    if table not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise CompactionError(f"no table {table} is declared in defs/ to be maintained. There are: {known}.")
+    return found[table]
 
 
 Uri = Annotated[str, typer.Argument(help="A directory: `s3://bucket/prefix` or a local path.")]

@@ -195,6 +195,7 @@ def test_the_sensor_asks_for_a_run_where_that_is_declared(deploy: Callable[..., 
     )
     assert result.success
     assert deployment.scene.files() == 1
+    assert "health 100" in deployment.tick().skip_reason.skip_message
     assert "0 commits" in deployment.tick().skip_reason.skip_message, "its own commit is no news"
 
 

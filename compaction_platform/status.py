@@ -1,0 +1,89 @@
+"""The health of everything that is declared, in one table, those that need something first."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from rich.table import Table
+from rich.text import Text
+
+from compaction_platform.compact.component import CompactedDirectory
+from compaction_platform.compact.report import total_of
+from compaction_platform.lake.spread import Spread
+from compaction_platform.maintain.assets import run_of
+from compaction_platform.maintain.component import declared
+
+if TYPE_CHECKING:
+    from compaction_platform.compact.dataset import Dataset
+    from compaction_platform.lake.settings import Settings
+    from compaction_platform.maintain.run import Maintenance
+
+NEEDS_SOMETHING = 80
+
+
+@dataclass(frozen=True)
+class Line:
+    what: str
+    health: int | None  # None: it could not be looked at
+    files: int = 0
+    small_files: int = 0
+    bytes: int = 0
+    why: str = ""
+
+
+def health_of_all(settings: "Settings") -> list[Line]:
+    tree = dg.ComponentTree.for_project(Path(__file__).parent)
+    directories = {each.name: each.dataset() for each in tree.get_all_components(of_type=CompactedDirectory)}
+    lines = [*_tables(declared(tree, settings.profile), settings), *_directories(directories, settings)]
+    return sorted(lines, key=lambda line: (line.health if line.health is not None else -1, line.what))
+
+
+def _tables(tables: "list[Maintenance]", settings: "Settings") -> Iterator[Line]:
+    for rules in tables:
+        what = f"table {rules.table}"
+        try:
+            health = run_of(rules, settings).health()
+        except Exception as error:  # noqa: BLE001 (one that cannot be looked at does not hide the others)
+            yield _unknown(what, error)
+            continue
+        yield Line(what, health.score, health.files, health.small_files, health.bytes, health.reason)
+
+
+def _directories(directories: "dict[str, Dataset]", settings: "Settings") -> Iterator[Line]:
+    for name, dataset in directories.items():
+        what = f"directory {name}"
+        try:
+            surveys = dataset.run(settings, Spread, lambda text: None).plan()
+        except Exception as error:  # noqa: BLE001
+            yield _unknown(what, error)
+            continue
+        sizes = total_of(surveys)
+        small = sum(survey.plan.inputs for survey in surveys)
+        outputs = sum(len(survey.plan.bins) for survey in surveys)
+        score = 100 if sizes.files == 0 else round(100 - 100 * (small - outputs) / sizes.files)
+        why = f"{small:,} of {sizes.files:,} files could become {outputs:,}" if small else "healthy"
+        yield Line(what, score, sizes.files, small, sizes.bytes, why if sizes.files else "no files")
+
+
+def _unknown(what: str, error: Exception) -> Line:
+    return Line(what, None, why=(str(error).strip() or type(error).__name__).splitlines()[0])
+
+
+def as_table(lines: list[Line]) -> Table:
+    table = Table("what", "health", "files", "small", "MB", "why", title="Health, what needs most first")
+    table.title_justify = "left"
+    for column in table.columns[1:5]:
+        column.justify = "right"
+    for line in lines:
+        health = Text("?" if line.health is None else str(line.health), style=_style(line.health))
+        megabytes = f"{line.bytes / (1 << 20):,.1f}"
+        table.add_row(line.what, health, f"{line.files:,}", f"{line.small_files:,}", megabytes, Text(line.why))
+    return table
+
+
+def _style(health: int | None) -> str:
+    if health is None:
+        return "red"
+    return "green" if health >= NEEDS_SOMETHING else "yellow"
