@@ -21,10 +21,11 @@ from compaction_platform.lake.spark import spark_session
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.processes import end_leftovers
 from compaction_platform.local.state import StateDirectory
+from compaction_platform.maintain import demo as maintain
 from compaction_platform.merge import demo as merge
 
 # Each verb adds its steps here, in the order a reader should see them.
-STEPS: Sequence[DemoStep] = [*ground_floor.STEPS, *merge.STEPS, *compact.STEPS, *archive.STEPS]
+STEPS: Sequence[DemoStep] = [*ground_floor.STEPS, *merge.STEPS, *compact.STEPS, *archive.STEPS, *maintain.STEPS]
 
 
 def run_demo(directory: Path, console: Console) -> None:
