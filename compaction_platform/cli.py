@@ -180,13 +180,16 @@ TableName = Annotated[str, typer.Argument(help="A declared table: namespace.name
 
 
 @app.command()
-def maintain(
+def maintain(  # noqa: PLR0913 (an option for each part of a request)
     table: TableName,
+    *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
     force: Annotated[bool, typer.Option(help="From two small files on, in any window.")] = False,
     target_file_size_mb: Annotated[int | None, typer.Option(help="About how large files become.")] = None,
     max_files: Annotated[int | None, typer.Option(help="Rewrite no more files than this.")] = None,
     where: Annotated[str | None, typer.Option(help="Only such partitions, e.g. \"country = 'de'\".")] = None,
+    expire_snapshots: Annotated[bool | None, typer.Option(help="Whether snapshots expire.")] = None,
+    snapshot_retention_hours: Annotated[int | None, typer.Option(help="Keep snapshots for so long.")] = None,
 ) -> None:
     """Compact a declared table, expire its snapshots, clear its orphans."""
     from compaction_platform.lake.settings import load_settings
@@ -196,7 +199,7 @@ def maintain(
     from compaction_platform.maintain.show import prospect_as_table, report_as_table
 
     settings = load_settings()
-    request = Request(force, target_file_size_mb, max_files, where, dry_run=dry_run)
+    request = Request(force, target_file_size_mb, max_files, where, expire_snapshots, snapshot_retention_hours, dry_run)
     with _stoppable(), contextlib.ExitStack() as until_done:
         session = functools.cache(lambda: until_done.enter_context(spark_session(settings)))
 
@@ -209,19 +212,18 @@ def maintain(
         else:
             report = run.run(request)
             console.print(report_as_table(report))
-            if report.failed or report.unknown:
+            if report.failed or report.unknown or report.troubles:
                 raise typer.Exit(1)
 
 
 @app.command("undo-compaction")
 def undo_compaction(table: TableName) -> None:
-    """Take the last compaction of a declared table back, as long as the snapshot before it is retained."""
+    """Roll a declared table back to before its last compaction, if no writer has committed since."""
     from compaction_platform.lake.settings import load_settings
-    from compaction_platform.maintain.look import load_table
-    from compaction_platform.maintain.undo import undo_last
+    from compaction_platform.maintain.assets import run_of
 
     settings = load_settings()
-    undo_last(load_table(settings, _maintenance(table, settings).table), _say)
+    run_of(_maintenance(table, settings), settings, say=_say).undo()
 
 
 def _maintenance(table: str, settings: "Settings") -> "Maintenance":

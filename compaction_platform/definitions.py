@@ -5,13 +5,15 @@ from pathlib import Path
 import dagster as dg
 
 from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.settings import Profile
 from compaction_platform.lake.setup import needs_of, setup_job
-from compaction_platform.maintain.component import care_definitions, care_needs, switched_on
+from compaction_platform.maintain.component import care_definitions, care_needs, declared, switched_on
 
 
 @dg.definitions
 def defs() -> dg.Definitions:
     tree = dg.ComponentTree.for_project(Path(__file__).parent)
+    declared(tree, Profile.development)  # refuses two that would be one
     maintained = switched_on(tree)
     needs = [*needs_of(tree), *(need for table, care in maintained for need in care_needs(table, care))]
     platform = dg.Definitions(

@@ -20,7 +20,7 @@ hypothesis_settings.load_profile("project")
 
 
 # Files that take minutes are begun first, so that of two processes none has to wait for the other at the end.
-LONG_ONES = ("scenarios", "docker", "test_spark.py", "test_archive_faults.py")
+LONG_ONES = ("scenarios", "docker", "test_spark.py", "test_archive_faults.py", "test_maintain_faults.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 class DataFileDamaged(CompactionError):
     """A data file of the table cannot be read as the table describes it."""
 
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} {reason}. It is left as it is.")
+        self.path = path
+
 
 @dataclass(frozen=True)
 class DataFileRows:
@@ -76,12 +80,9 @@ class DataFileRows:
                 rows += projected.num_rows
                 yield projected
         except (pyarrow.ArrowException, OSError) as error:
-            reason = str(error).splitlines()[0]
-            raise DataFileDamaged(f"{file.file_path} cannot be read: {reason}. It is left as it is.") from error
+            raise DataFileDamaged(file.file_path, f"cannot be read: {str(error).splitlines()[0]}") from error
         if rows != file.record_count:
-            raise DataFileDamaged(
-                f"{file.file_path} has {rows} rows, the table's metadata says {file.record_count}. It is left as it is."
-            )
+            raise DataFileDamaged(file.file_path, f"has {rows} rows, the table's metadata says {file.record_count}")
 
     def columns(self, file: "DataFile", field_ids: list[int]) -> pyarrow.Table:
         """Some columns of a file that may have no others, such as an equality delete."""

@@ -16,7 +16,6 @@ from compaction_platform.maintain.checks import check_specs, results_after_a_run
 from compaction_platform.maintain.health import Health
 from compaction_platform.maintain.plan import Plan
 from compaction_platform.maintain.run import MaintainRun, Maintenance, Prospect, Report, Request
-from compaction_platform.maintain.undo import undo_last
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -106,7 +105,7 @@ def maintained_asset(example: Maintenance, rules_for: Callable[[Profile], Mainte
             context.log.info(f"nothing was compacted: {report.skipped}")
         yield dg.MaterializeResult(asset_key=key, metadata=figures(report))
         yield from results_after_a_run(run, report, wanted)
-        if report.failed or report.unknown:
+        if report.failed or report.unknown or report.troubles:
             raise _failure(report)
 
     return maintain
@@ -124,23 +123,19 @@ def maintain_job(rules: Maintenance) -> Any:
 def undo_job(rules: Maintenance) -> dg.JobDefinition:
     @dg.op(
         name=f"take_back_{rules.name}",
-        description="The files that the last compaction replaced come back; what others committed since stays.",
+        description="The table goes back to the snapshot before its last compaction, if nobody has committed since.",
         pool=pool_of(rules),
     )
     def take_back(context: dg.OpExecutionContext, lake: LakeResource) -> None:
-        run = run_of(rules, lake.settings(), say=context.log.info)
-        undone = undo_last(run.table(), context.log.info)
+        undone = run_of(rules, lake.settings(), say=context.log.info).undo()
         context.add_output_metadata(
-            {
-                "snapshot_id": str(undone.snapshot_id),
-                "files_back": undone.files_back,
-                "files_removed": undone.files_removed,
-            }
+            {"from_snapshot": str(undone.from_snapshot), "to_snapshot": str(undone.to_snapshot)}
         )
 
     @dg.job(
         name=f"undo_compaction_{rules.name}",
-        description=f"Take the last compaction of {rules.table} back, as long as the snapshot before it is retained.",
+        description=f"Roll {rules.table} back to before its last compaction: while that snapshot is retained, and only "
+        "if no writer has committed since.",
     )
     def undo() -> None:
         take_back()
@@ -187,7 +182,7 @@ def figures(report: Report) -> dict[str, Any]:
             "drift",
             [{"property": name, "was": was or "", "set_to": wanted} for name, (was, wanted) in report.drift.items()],
         ),
-        **({"notes": "\n".join(report.notes)} if report.notes else {}),
+        **({"notes": "\n".join(notes)} if (notes := [*report.notes, *report.troubles]) else {}),
     }
 
 
@@ -234,6 +229,7 @@ def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, prospect:
                 **health_figures(prospect.health),
                 "file_sizes": dg.MetadataValue.md(histogram(sizes, sizes)),
                 **({"skipped": prospect.skipped} if prospect.skipped else {}),
+                **({"trouble": prospect.trouble} if prospect.trouble else {}),
                 **_plan(plan),
                 **_table(
                     "drift",
@@ -250,10 +246,12 @@ def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, prospect:
 def _failure(report: Report) -> dg.Failure:
     if report.unknown:
         return dg.Failure(report.unknown)
+    if not report.failed:
+        return dg.Failure(f"the compaction is done, but not all that comes after it: {'; '.join(report.troubles)}")
     first, error = next(iter(report.failed.items()))
     return dg.Failure(
-        f"{len(report.failed)} groups could not be rewritten and are left as they are; the others are committed. The "
-        f"first: {first}: {error}",
+        f"{len(report.failed)} files or groups could not be rewritten and are left as they are; the others are "
+        f"committed. The first: {first}: {error}",
         metadata=_table("failed", [{"file": path, "error": error} for path, error in report.failed.items()]),
     )
 

@@ -49,6 +49,7 @@ class Compacted:
     committed: tuple[Committed, ...] = ()
     conflicts: Mapping[str, str] = field(default_factory=dict)  # partition → what a writer did
     failed: Mapping[str, str] = field(default_factory=dict)  # first file of the group → error
+    damaged: Mapping[str, str] = field(default_factory=dict)  # files that cannot be read
     unknown: str | None = None
     busy: str | None = None
 
@@ -106,12 +107,13 @@ class Compaction:
         failed = {each.item.group.files[0].path: str(each.error) for each in outcomes if each.failed}
         for path, error in failed.items():
             self.say(f"{path} and what was to be joined to it are left as they are: {error}")
-        ready = {each.item: each.value for each in outcomes if each.value is not None}
-        for work, result in ready.items():
+        ready = {each.item: each.value for each in outcomes if each.value is not None and not each.value.damaged}
+        damaged = {path: why for each in outcomes if each.value for path, why in each.value.damaged.items()}
+        for why in damaged.values():
+            self.say(why)
+        for result in ready.values():
             self.referred_to |= result.referred_to
-            for file in result.outputs:
-                file.spec_id = work.spec_id  # it does not travel with the file
-        done = replace(done, failed={**done.failed, **failed})
+        done = replace(done, failed={**done.failed, **failed}, damaged={**done.damaged, **damaged})
         for _ in range(COMMIT_ATTEMPTS):
             now = Look.at(self.look.table, self.look.manifests)
             ready, conflicts = self._without_conflicts(now, ready, rewrite)

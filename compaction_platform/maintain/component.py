@@ -1,12 +1,14 @@
 """`MaintainedTable` as users write it in YAML. Checks what can be checked without touching anything."""
 
+from collections.abc import Sequence
 from datetime import timedelta
+from itertools import combinations
 from typing import Annotated
 
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from compaction_platform.lake.declaration import Declaration, as_timedelta
+from compaction_platform.lake.declaration import Declaration, DeclarationInvalid, as_timedelta
 from compaction_platform.lake.maintenance import Maintained, TableCare
 from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.needs import Need
@@ -110,9 +112,24 @@ def care_definitions(table: str, care: TableCare) -> dg.Definitions:
 
 def declared(tree: dg.ComponentTree, profile: Profile) -> list[Maintenance]:
     """Every table that is kept healthy, whichever declaration says so."""
-    found = [each.rules(profile) for each in tree.get_all_components(of_type=MaintainedTable)]
-    found += [rules_of(table, care, profile) for table, care in switched_on(tree)]
-    return list({rules.table: rules for rules in found}.values())
+    by_itself = {each.table: each.rules(profile) for each in tree.get_all_components(of_type=MaintainedTable)}
+    elsewhere = [rules_of(table, care, profile) for table, care in switched_on(tree)]
+    found = [*by_itself.values(), *elsewhere]
+    require_distinct(found)
+    return found
+
+
+def require_distinct(found: Sequence[Maintenance]) -> None:
+    for one, other in combinations(found, 2):
+        if one.table == other.table:
+            raise DeclarationInvalid(
+                f"{one.table} is declared to be maintained twice; keep one of the two declarations."
+            )
+        if one.name == other.name:
+            raise DeclarationInvalid(
+                f"{one.table} and {other.table} would both be the asset maintenance/{one.name}; give one of them a "
+                "name."
+            )
 
 
 def switched_on(tree: dg.ComponentTree) -> list[tuple[str, TableCare]]:

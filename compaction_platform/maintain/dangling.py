@@ -1,6 +1,7 @@
 """Delete files that delete nothing any more."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyiceberg.exceptions import CommitFailedException
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 DANGLING = "dangling deletes"
 KIND_PROPERTY = "compaction.kind"  # what a commit of ours is for
 COMMIT_ATTEMPTS = 10
+READ_AT_ONCE = 8
 
 
 def dangling(
@@ -70,23 +72,34 @@ def dangling(
 def dangling_deletes(table: "Table", settings: "Settings") -> set[str]:
     """Delete files that apply to nothing; those that may be about several files are read."""
     look = Look.at(table)
-    return dangling(look, dict(referred_to(look, settings)))
+    return dangling(look, referred_to(look, settings, {}))
 
 
-def referred_to(look: Look, settings: "Settings") -> Iterator[tuple[str, frozenset[str]]]:
-    """For position delete files whose bounds do not tell: the data files they are about."""
+def referred_to(look: Look, settings: "Settings", known: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    """For position delete files whose bounds do not tell: the data files they are about. Files never change, so what is
+    `known` is not read again, and what is read is put there."""
     reader = DataFileRows(look.metadata, settings)
-    for path, entry in look.files.deletes.items():
-        parquet = entry.data_file.file_format == FileFormat.PARQUET
-        if parquet and is_position_delete(entry) and only_file_of(entry.data_file) is None:
-            yield path, frozenset(positions_in(entry.data_file, reader))
+    unknown = [
+        entry.data_file
+        for path, entry in look.files.deletes.items()
+        if is_position_delete(entry)
+        and path not in known
+        and entry.data_file.file_format == FileFormat.PARQUET
+        and only_file_of(entry.data_file) is None
+    ]
+    with ThreadPoolExecutor(READ_AT_ONCE) as pool:
+        for file, positions in zip(unknown, pool.map(lambda file: positions_in(file, reader), unknown), strict=True):
+            known[file.file_path] = frozenset(positions)
+    return known
 
 
-def remove_dangling(table: "Table", settings: "Settings", say: Callable[[str], None]) -> int:
+def remove_dangling(
+    table: "Table", settings: "Settings", known: dict[str, frozenset[str]], say: Callable[[str], None]
+) -> int:
     """Take delete files that delete nothing out of the table; how many."""
     for _ in range(COMMIT_ATTEMPTS):
         now = Look.at(table)
-        gone = dangling(now, dict(referred_to(now, settings)))
+        gone = dangling(now, referred_to(now, settings, known))
         if not gone:
             return 0
         change = Change(removed=frozenset(gone), properties={KIND_PROPERTY: DANGLING})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.names import checked_identifier
 from compaction_platform.maintain.snapshots import Known, Ref, Retention, to_expire
 
@@ -36,6 +37,22 @@ def due(metadata: "TableMetadata", retention: Retention, now: datetime) -> list[
 
 def _moment(stamp_ms: int) -> datetime:
     return datetime.fromtimestamp(stamp_ms / 1000, UTC)
+
+
+class OwnRetention(CompactionError):
+    """A branch has a retention of its own, which Iceberg would follow instead of ours."""
+
+
+def require_no_own_retention(metadata: "TableMetadata") -> None:
+    """Iceberg's procedure prefers what a branch says to what it is told, and goes by the time of the commit: it would
+    also take snapshots that were current a moment ago."""
+    own = [name for name, ref in metadata.refs.items() if ref.max_snapshot_age_ms is not None]
+    if own:
+        raise OwnRetention(
+            f"branch {', '.join(sorted(own))} has a snapshot retention of its own (max-snapshot-age-ms), which Iceberg "
+            "would follow instead of the declared one. No snapshot was expired. Take it away (ALTER TABLE … REPLACE "
+            "BRANCH), or set snapshots.expire to false and expire by hand."
+        )
 
 
 def expire(session: "SparkSession", settings: "Settings", name: str, snapshot_ids: Sequence[int]) -> None:

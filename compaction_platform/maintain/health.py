@@ -42,7 +42,7 @@ class Health:
     expected_files: int  # after a compaction of everything that is worth it
     counts: Counts
     partitions: Sequence[PartitionHealth] = ()
-    sizes: Sequence[int] = field(default=(), repr=False)
+    live_files: Sequence[LiveFile] = field(default=(), repr=False)
     penalties: Mapping[str, float] = field(default_factory=dict)
     plan: Plan = field(default_factory=Plan, repr=False)  # of everything, whatever a run's limit is
 
@@ -55,6 +55,10 @@ class Health:
     def recommended(self) -> bool:
         """Whether a compaction would do something."""
         return bool(self.plan.groups)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [file.bytes for file in self.live_files]
 
     @property
     def files_fewer(self) -> int:
@@ -90,7 +94,7 @@ def health_of(files: Sequence[LiveFile], counts: Counts, policy: Policy) -> Heal
         expected_files=expected,
         counts=counts,
         partitions=_by_partition(files, policy),
-        sizes=tuple(file.bytes for file in files),
+        live_files=tuple(files),
         penalties=penalties,
         plan=plan,
     )

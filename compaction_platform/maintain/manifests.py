@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from compaction_platform.lake.replace import Change, commit_change
+from compaction_platform.lake.replace import ENTRIES_PER_MANIFEST, Change, commit_change
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, KIND_PROPERTY
 from compaction_platform.maintain.deletes import is_known
 from compaction_platform.maintain.look import Look
@@ -27,7 +27,9 @@ def to_merge(look: Look, worth_it_from: int) -> list[ManifestFile]:
     specs, schema = look.metadata.specs(), look.metadata.schema()
     alike: dict[tuple[int, bool], list[ManifestFile]] = defaultdict(list)
     for each in look.files.manifests:
-        if each.manifest_length < SMALL_BYTES and is_known(specs[each.partition_spec_id], schema):
+        entries = (each.added_files_count or 0) + (each.existing_files_count or 0)
+        is_small = each.manifest_length < SMALL_BYTES and entries < ENTRIES_PER_MANIFEST // 2
+        if is_small and is_known(specs[each.partition_spec_id], schema):
             alike[each.partition_spec_id, each.content == ManifestContent.DATA].append(each)
     return [each for some in alike.values() if len(some) >= worth_it_from for each in some]
 

@@ -5,7 +5,8 @@ to a file in quarantine all the same, it is put back.
 """
 
 import gzip
-import json
+import re
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from compaction_platform.lake.data_file_rows import bucket_of, key_of
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Objects, StoredObject
+from compaction_platform.lake.objects import ObjectMissing, Objects, StoredObject, StoreRefused
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -24,6 +25,7 @@ QUARANTINE = "_compaction/quarantine"
 YOUNGEST = timedelta(hours=24)
 PLACES = ("data/", "metadata/")
 GZIP = b"\x1f\x8b"
+UUID, UUID_WITHIN = re.compile(rb'"table-uuid"\s*:\s*"([^"]+)"'), 4096
 
 
 class SharedLocation(CompactionError):
@@ -95,7 +97,12 @@ class Orphans:
                 say(f"{original} was in quarantine and is referred to now: put back")
             store.delete([each.key])
         for each in found.orphans:
-            self._set_aside(store, each)
+            try:
+                self._set_aside(store, each)
+            except ObjectMissing:
+                continue  # another run was faster
+            except StoreRefused as refused:
+                say(f"{each.key} could not be moved to quarantine and stays: {refused}")
         if problems := store.delete(each.key for each in found.to_delete):
             say(f"{len(problems)} files in quarantine could not be deleted: {next(iter(problems.values()))}")
 
@@ -116,19 +123,31 @@ class Orphans:
             if bucket_of(path) == bucket and key_of(path).startswith(prefix):
                 yield key_of(path).removeprefix(prefix)
 
+    def _table_of(self, metadata: StoredObject) -> str | None:
+        """Whose metadata this is; None if it has just been removed."""
+        try:
+            first = (
+                bytes(self.store.read_range(metadata.key, 0, min(metadata.size, UUID_WITHIN))) if metadata.size else b""
+            )
+            if found := UUID.search(first):  # writers put it near the top
+                return found[1].decode()
+            content = bytes(self.store.read(metadata.key))
+        except ObjectMissing:
+            return None
+        try:
+            found = UUID.search(gzip.decompress(content) if content[:2] == GZIP else content)
+        except (OSError, EOFError, zlib.error):
+            found = None
+        return found[1].decode() if found else "unknown"
+
     def _require_alone(self, unneeded: Iterable[StoredObject]) -> None:
         """Metadata of another table, however young, means that its data lie here as well."""
         ours = str(self.table.metadata.table_uuid)
         for each in unneeded:
             if not each.key.endswith((".metadata.json", ".metadata.json.gz")):
                 continue
-            content = bytes(self.store.read(each.key))
-            try:
-                text = gzip.decompress(content) if content[:2] == GZIP else content
-                uuid = json.loads(text).get("table-uuid")
-            except (ValueError, OSError, AttributeError):
-                uuid = "unknown"
-            if uuid != ours:
+            uuid = self._table_of(each)
+            if uuid not in (ours, None):
                 raise SharedLocation(
                     f"{self._location} also holds files of another table ({each.key} is of table {uuid}). What is "
                     "nobody's cannot be told there. Nothing was moved or deleted; switch orphans off for this table."

@@ -16,7 +16,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
-from compaction_platform.lake.data_file_rows import DataFileRows, key_of
+from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows, key_of
 from compaction_platform.lake.data_files import data_file
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
@@ -60,6 +60,7 @@ class Rewritten:
     # data files that each delete file that was read holds positions of
     referred_to: Mapping[str, frozenset[str]] = field(default_factory=dict)
     seconds: float = 0.0
+    damaged: Mapping[str, str] = field(default_factory=dict)  # an input that cannot be read: nothing was made
 
 
 @dataclass
@@ -87,6 +88,14 @@ class Rewrite:
     encoding: Encoding
 
     def __call__(self, work: Work) -> Rewritten:
+        try:
+            return self._rewritten(work)
+        except DataFileDamaged as damaged:
+            if damaged.path not in {each.file.file_path for each in work.inputs}:
+                raise
+            return Rewritten(damaged={damaged.path: str(damaged)})
+
+    def _rewritten(self, work: Work) -> Rewritten:
         began = time.monotonic()
         rows = _Rows(self.reader, work)
         outputs: list[DataFile] = []

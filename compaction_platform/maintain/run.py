@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.maintenance import LARGEST_MB
-from compaction_platform.lake.objects import Objects, StoreRefused
+from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.window import Window
 from compaction_platform.maintain import expiry
@@ -26,6 +26,7 @@ from compaction_platform.maintain.orphans import Found, Orphans
 from compaction_platform.maintain.plan import MB, LiveFile, Plan, Policy, make_plan
 from compaction_platform.maintain.properties import WriteRules, drift, keep
 from compaction_platform.maintain.snapshots import Retention
+from compaction_platform.maintain.undo import Undone, undo_last
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     from compaction_platform.lake.settings import Settings
 
+Done = TypeVar("Done")
+FEWEST = 2  # files that become one
 PASSES = 4  # a group that met a writer is planned again; what others write meanwhile is not chased for ever
 
 
@@ -111,6 +114,7 @@ class Report:
     orphans: Found = field(default_factory=Found)
     drift: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    troubles: Sequence[str] = ()  # steps after the compaction that could not be done
     skipped: str | None = None  # why nothing was compacted
     seconds: float = 0.0
 
@@ -142,6 +146,7 @@ class Prospect:
     expiring: Sequence[int]
     drift: Mapping[str, tuple[str | None, str]]
     orphans: Found
+    trouble: str | None = None
 
 
 @dataclass
@@ -152,6 +157,7 @@ class MaintainRun:
     session: "Callable[[], SparkSession]"
     say: Callable[[str], None] = lambda text: None
     clock: Callable[[], datetime] | None = None  # the store's, unless told otherwise
+    _referred_to: dict[str, frozenset[str]] = field(default_factory=dict)  # what delete files are about, once read
 
     # ------------------------------------------------------------ look
 
@@ -180,6 +186,14 @@ class MaintainRun:
         )
         return health_of(files, counts, policy)
 
+    def work_to_do(self, health: Health, now: datetime) -> tuple[bool, bool]:
+        """Whether a run would do something now; and whether it only waits until writers have left partitions alone."""
+        due = self.rules.expire_snapshots and health.counts.snapshots_due >= self.rules.check_interval
+        if not self.rules.policy.enabled:
+            return due, False
+        plan = make_plan(health.live_files, self.rules.policy, round(now.timestamp() * 1000))
+        return due or bool(plan.groups), bool(health.plan.groups) and not plan.groups
+
     # ------------------------------------------------------------ plan
 
     def prospect(self, request: Request) -> Prospect:
@@ -191,10 +205,14 @@ class MaintainRun:
         health = self._health(look, policy, retention, now)
         plan = self._plan(look, policy, request, now)
         expiring = expiry.due(table.metadata, retention, now) if self._expires(request) else []
-        orphans = self._orphans(table).find(now) if self.rules.orphans.enabled else Found()
-        return Prospect(
-            health, plan, self._why_not(plan, request, now), expiring, drift(table, self.rules.write), orphans
-        )
+        trouble = None
+        orphans = Found()
+        try:
+            orphans = self._orphans(table).find(now) if self.rules.orphans.enabled else Found()
+        except CompactionError as error:
+            trouble = f"orphans: {error}"
+        why_not = self._why_not(plan, request, now)
+        return Prospect(health, plan, why_not, expiring, drift(table, self.rules.write), orphans, trouble)
 
     def _plan(
         self, look: Look, policy: Policy, request: Request, now: datetime, apart: frozenset[str] = frozenset()
@@ -250,10 +268,16 @@ class MaintainRun:
         rules = self.rules.orphans
         return Orphans(table, self.settings, rules.older_than, rules.quarantined_for)
 
+    def undo(self) -> Undone:
+        """Take the last compaction back."""
+        return undo_last(self.table(), self.rules.retention, self._now(), self.say)
+
     # ------------------------------------------------------------ run
 
     def run(self, request: Request | None = None) -> Report:
         request = request or Request()
+        if request.dry_run:
+            raise RequestInvalid("dry_run: what would be done is asked for by `prospect`. Nothing was done.")
         began = time.monotonic()
         table, now = self.table(), self._now()
         require_fit(table.metadata, self.rules.table)
@@ -279,14 +303,16 @@ class MaintainRun:
             why_not = self._why_not(plan, request, now)
             if number == 0:
                 report = replace(report, plan=plan, skipped=why_not)
-            if why_not or room < 2:
+            if why_not or room < FEWEST:
                 break
             self.say(f"{plan.files:,} files in {len(plan.groups):,} groups become about {plan.expected_files:,}")
-            compaction = Compaction(look, policy, self.rules.write.encoding(), self.settings, run_id, self.say)
+            encoding = self.rules.write.encoding()
+            compaction = Compaction(look, policy, encoding, self.settings, run_id, self.say, self._referred_to)
             done = compaction.run(plan, self._spread_for(plan))
             report = _with(report, done)
             room -= sum(len(each.group.files) for each in done.committed)
-            apart |= {file.path for group in plan.groups if group.files[0].path in done.failed for file in group.files}
+            failed = [group for group in plan.groups if group.files[0].path in done.failed]
+            apart |= {file.path for group in failed for file in group.files} | done.damaged.keys()
             if done.unknown or done.busy:
                 break
             look.table.refresh()
@@ -298,35 +324,52 @@ class MaintainRun:
         return Spread(None, os.cpu_count() or 1) if plan.bytes <= SMALL_WORK_BYTES else self.spread()
 
     def _tidy(self, table: "Table", retention: Retention, request: Request, now: datetime, report: Report) -> Report:
-        notes = list(report.notes)
-        table.refresh()
-        dangling = remove_dangling(table, self.settings, self.say)
-        merged = merge_manifests(table, self.rules.manifests_from, self.say)
-        expired = 0
-        if self._expires(request):
-            table.refresh()
-            due = expiry.due(table.metadata, retention, now)
-            if due:
-                expiry.expire(self.session(), self.settings, self.rules.table, due)
-                expired = len(due)
-                self.say(f"{expired} snapshots expired")
-        found = Found()
-        if self.rules.orphans.enabled:
-            orphans = self._orphans(table)
+        """Each step by itself: one that fails takes neither the others nor the report of the compaction with it."""
+        troubles: list[str] = []
+
+        def attempt(what: str, step: Callable[[], Done], otherwise: Done) -> Done:
             try:
-                found = orphans.find(now)
-                orphans.clear(found, self.say)
-            except StoreRefused as refused:
-                notes.append(f"orphans could not be looked for: {refused}")
-                self.say(notes[-1])
+                table.refresh()
+                return step()
+            except Exception as error:  # noqa: BLE001 (whatever it is, it is told)
+                troubles.append(f"{what}: {(str(error).strip() or type(error).__name__).splitlines()[0]}")
+                self.say(troubles[-1])
+                return otherwise
+
         return replace(
             report,
-            snapshots_expired=expired,
-            dangling_removed=dangling,
-            manifests_merged=merged,
-            orphans=found,
-            notes=notes,
+            dangling_removed=attempt(
+                "delete files that delete nothing",
+                lambda: remove_dangling(table, self.settings, self._referred_to, self.say),
+                0,
+            ),
+            manifests_merged=attempt(
+                "manifests", lambda: merge_manifests(table, self.rules.manifests_from, self.say), 0
+            ),
+            snapshots_expired=attempt("snapshots", lambda: self._expire(table, retention, request, now), 0),
+            orphans=attempt("orphans", lambda: self._clear_orphans(table, now), Found()),
+            troubles=tuple(troubles),
         )
+
+    def _expire(self, table: "Table", retention: Retention, request: Request, now: datetime) -> int:
+        due = expiry.due(table.metadata, retention, now) if self._expires(request) else []
+        if not due:
+            return 0
+        expiry.require_no_own_retention(table.metadata)
+        before = {each.snapshot_id for each in table.metadata.snapshots}
+        expiry.expire(self.session(), self.settings, self.rules.table, due)
+        table.refresh()
+        expired = len(before - {each.snapshot_id for each in table.metadata.snapshots})
+        self.say(f"{expired} snapshots expired")
+        return expired
+
+    def _clear_orphans(self, table: "Table", now: datetime) -> Found:
+        if not self.rules.orphans.enabled:
+            return Found()
+        orphans = self._orphans(table)
+        found = orphans.find(now)
+        orphans.clear(found, self.say)
+        return found
 
 
 def _with(report: Report, done: Compacted) -> Report:
@@ -334,7 +377,7 @@ def _with(report: Report, done: Compacted) -> Report:
         report,
         committed=(*report.committed, *done.committed),
         conflicts={**report.conflicts, **done.conflicts},
-        failed={**report.failed, **done.failed},
+        failed={**report.failed, **done.failed, **done.damaged},
         unknown=done.unknown,
         notes=[*report.notes, *([done.busy] if done.busy else [])],
     )

@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -15,6 +16,7 @@ from compaction_platform.lake.run_requests import WHOLE, Due, run_requests
 from compaction_platform.lake.settings import Profile, Settings
 from compaction_platform.maintain.assets import health_figures, maintenance_key, run_of
 from compaction_platform.maintain.checks import RECOMMENDED, recommendation
+from compaction_platform.maintain.compaction import COMPACTION
 from compaction_platform.maintain.dangling import KIND_PROPERTY
 from compaction_platform.maintain.health import Health
 from compaction_platform.maintain.look import TableMissing
@@ -26,30 +28,42 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Seen:
-    """The snapshot that was looked at last, and whether there is still something to do."""
+    """The snapshot that was looked at last, and what came of it."""
 
     table: str = ""
     snapshot_id: int | None = None
-    unfinished: bool = False
+    asked: bool = False  # for a run
+    waiting: bool = False  # until writers have left partitions alone for a while
 
     def to_cursor(self) -> str:
-        return json.dumps({"table": self.table, "snapshot_id": self.snapshot_id, "unfinished": self.unfinished})
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> "Seen":
         return cls(**json.loads(cursor)) if cursor else cls()
 
-    def commits_since(self, table: "Table") -> int | None:
-        """Commits of writers since then; None if that cannot be told any more."""
+    def since(self, table: "Table") -> "Since | None":
+        """What was committed since then; None if that cannot be told any more."""
         if self.table != str(table.metadata.table_uuid):
             return None
-        commits = 0
+        commits, compacted = 0, False
         for snapshot in published(table).snapshots:
             if snapshot.snapshot_id == self.snapshot_id:
-                return commits
-            properties = snapshot.summary.additional_properties if snapshot.summary else {}
-            commits += KIND_PROPERTY not in properties  # our own commits are no news
-        return commits if self.snapshot_id is None else None
+                return Since(commits, compacted)
+            kind = (snapshot.summary.additional_properties if snapshot.summary else {}).get(KIND_PROPERTY)
+            commits += kind is None  # our own commits are no news
+            compacted |= kind == COMPACTION
+        return Since(commits, compacted) if self.snapshot_id is None else None
+
+
+@dataclass(frozen=True)
+class Since:
+    commits: int  # of writers
+    compacted: bool
+
+    @property
+    def nothing(self) -> bool:
+        return not self.commits and not self.compacted
 
 
 def health_sensor(
@@ -74,16 +88,22 @@ def health_sensor(
         before = Seen.from_cursor(context.cursor)
         if reason := _why_not_now(before, table, rules, settings):
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
-        found = run.health()
-        wanted = rules.automatic and (found.recommended or found.counts.snapshots_due >= rules.check_interval)
-        seen = Seen(str(table.metadata.table_uuid), table.metadata.current_snapshot_id, unfinished=wanted)
+        now = _now(settings)
+        found = run.health(now)
+        to_do, waits = run.work_to_do(found, now)
+        wanted = rules.automatic and to_do
+        seen = Seen(
+            str(table.metadata.table_uuid), table.metadata.current_snapshot_id, wanted, rules.automatic and waits
+        )
         requests: list[dg.RunRequest] = []
         notes = [f"health {found.score} of 100: {found.reason}"]
-        if wanted and _is_open(rules, settings):
+        if wanted and _is_open(rules, now):
             requests, said = run_requests(_due(rules, seen), context.instance)
             notes += said
         elif wanted:
             notes.append(f"not asked for: outside of the window ({rules.window})")
+        elif seen.waiting:
+            notes.append(f"partitions are left to their writers for {rules.policy.settle}")
         is_news = seen.snapshot_id != before.snapshot_id or before.table != seen.table
         return dg.SensorResult(
             run_requests=requests,
@@ -97,16 +117,21 @@ def health_sensor(
 
 def _why_not_now(before: Seen, table: "Table", rules: Maintenance, settings: Settings) -> str | None:
     """Why this is not the moment for a look; None if it is."""
-    commits = before.commits_since(table)
-    if commits is None or commits >= rules.check_interval:
+    since = before.since(table)
+    if since is None or since.commits >= rules.check_interval:
         return None
-    if before.unfinished:  # a run takes so many files and no more; the next goes on
-        return None if _is_open(rules, settings) else f"waiting for the window ({rules.window})"
-    return f"{commits} commits since the last look; the next is after {rules.check_interval}"
+    # A run takes so many files and no more, and the next goes on; one that got nowhere is not tried at every commit.
+    if before.waiting or (before.asked and (since.compacted or since.nothing)):
+        return None if _is_open(rules, _now(settings)) else f"waiting for the window ({rules.window})"
+    return f"{since.commits} commits since the last look; the next is after {rules.check_interval}"
 
 
-def _is_open(rules: Maintenance, settings: Settings) -> bool:
-    return rules.window is None or rules.window.contains(Objects.at(settings.place("_compaction"), settings).now())
+def _now(settings: Settings) -> datetime:
+    return Objects.at(settings.place("_compaction"), settings).now()
+
+
+def _is_open(rules: Maintenance, now: datetime) -> bool:
+    return rules.window is None or rules.window.contains(now)
 
 
 def _events(rules: Maintenance, found: Health) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
@@ -123,7 +148,7 @@ def _events(rules: Maintenance, found: Health) -> list[dg.AssetObservation | dg.
 
 
 def _due(rules: Maintenance, seen: Seen) -> Due:
-    digest = hashlib.sha256(seen.to_cursor().encode()).hexdigest()
+    digest = hashlib.sha256(f"{seen.table} {seen.snapshot_id}".encode()).hexdigest()
     return Due(
         f"maintenance.{rules.name}",
         [WHOLE],

@@ -21,6 +21,8 @@ def prospect_as_table(prospect: Prospect) -> Table:
     for what, some in (("to quarantine", prospect.orphans.orphans), ("deleted from there", prospect.orphans.to_delete)):
         if some:
             table.add_row(f"orphans {what}", f"{len(some):,}", _mb(sum(each.size for each in some)), "")
+    if prospect.trouble:
+        table.add_row("trouble", "", "", Text(prospect.trouble))
     for name, (was, wanted) in prospect.drift.items():
         table.add_row("property", "", "", Text(f"{name}: {was or 'not set'} → {wanted}"))
     return table
@@ -43,7 +45,7 @@ def report_as_table(report: Report) -> Table:
         table.add_row(Text(f"conflict in {partition or 'the table'}"), Text(what))
     for path, error in report.failed.items():
         table.add_row(Text(path), Text(error))
-    for note in (*report.notes, *([report.unknown] if report.unknown else [])):
+    for note in (*report.notes, *report.troubles, *([report.unknown] if report.unknown else [])):
         table.add_row("note", Text(note))
     return table
 

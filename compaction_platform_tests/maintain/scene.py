@@ -17,6 +17,7 @@ from pyiceberg.typedef import Record
 
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.data_file_rows import DataFileRows, key_of
+from compaction_platform.lake.data_files import DataFiles
 from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
@@ -69,6 +70,19 @@ class Scene:
             self.expected += rows
 
     def small_files(self, count: int = 5, country: str = "de", first: int = 0) -> None:
+        """So many files of ten rows, in one commit."""
+        table = self.table
+        writer = DataFiles.of(table, self.settings)
+        files = []
+        for number in range(count):
+            rows = rows_of(range(first + number * 10, first + number * 10 + 10), country)
+            files += writer.write(pyarrow.Table.from_pylist(rows, COLUMNS))
+            self.expected += rows
+        change = Change(added=[Added(file) for file in files], operation=Operation.APPEND)
+        commit_change(table, change, Manifests(table.io))
+
+    def small_commits(self, count: int = 5, country: str = "de", first: int = 0) -> None:
+        """So many commits of a file of ten rows."""
         self.write(*(rows_of(range(first + number * 10, first + number * 10 + 10), country) for number in range(count)))
 
     def delete(self, condition: str, matches: Callable[[Row], bool]) -> None:

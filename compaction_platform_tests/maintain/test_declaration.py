@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from compaction_platform.lake.declaration import DeclarationInvalid
 from compaction_platform.lake.settings import Profile
-from compaction_platform.maintain.component import MaintainedTable
+from compaction_platform.maintain.component import MaintainedTable, require_distinct
 
 pytestmark = pytest.mark.unit
 
@@ -35,9 +36,16 @@ def test_the_defaults_are_what_the_documentation_says() -> None:
     assert rules.name == "orders"
 
 
-def test_two_tables_of_one_name_get_two_names() -> None:
-    rules = MaintainedTable(table="bronze.orders", name="bronze_orders").rules(Profile.development)
-    assert (rules.table, rules.name) == ("bronze.orders", "bronze_orders")
+def test_two_tables_of_one_name_need_two_names() -> None:
+    bronze, silver = (
+        MaintainedTable(table=f"{each}.orders").rules(Profile.development) for each in ("bronze", "silver")
+    )
+    with pytest.raises(DeclarationInvalid, match="both be the asset maintenance/orders; give one of them a name"):
+        require_distinct([bronze, silver])
+    with pytest.raises(DeclarationInvalid, match="twice"):
+        require_distinct([silver, silver])
+    named = MaintainedTable(table="bronze.orders", name="bronze_orders").rules(Profile.development)
+    require_distinct([named, silver])
 
 
 @pytest.mark.parametrize(

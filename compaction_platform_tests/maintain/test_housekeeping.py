@@ -3,7 +3,6 @@
 import gzip
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -12,12 +11,13 @@ import pytest
 from compaction_platform.lake.data_file_rows import DataFileRows, key_of
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
+from compaction_platform.maintain import expiry
 from compaction_platform.maintain.audit import missing_files, retention_gap, rows_differ
-from compaction_platform.maintain.orphans import QUARANTINE, Orphans, SharedLocation
+from compaction_platform.maintain.orphans import QUARANTINE, Orphans
 from compaction_platform.maintain.properties import drift
 from compaction_platform.maintain.run import OrphanRules, Request
 from compaction_platform.maintain.snapshots import Retention
-from compaction_platform.maintain.undo import CannotUndo, NothingToUndo, undo_last
+from compaction_platform.maintain.undo import CannotUndo, NothingToUndo
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration
@@ -40,7 +40,7 @@ def keys(scene: Scene) -> set[str]:
 
 
 def test_time_travel_works_inside_the_retention_and_ends_after_it(scene: Scene) -> None:
-    scene.small_files(4)
+    scene.small_commits(4)
     states = {snapshot: ordered(scene.read(at=snapshot)) for snapshot in scene.snapshots}
     report = scene.maintain(expire_snapshots=True)
     assert report.snapshots_expired == 0
@@ -56,7 +56,7 @@ def test_time_travel_works_inside_the_retention_and_ends_after_it(scene: Scene) 
 
 
 def test_tags_and_branches_keep_their_snapshots(scene: Scene) -> None:
-    scene.small_files(3)
+    scene.small_commits(3)
     tagged = scene.snapshots[1]
     scene.sql(f"ALTER TABLE {scene.full_name} CREATE TAG `report` AS OF VERSION {tagged}")
     state = ordered(scene.read(at=tagged))
@@ -66,20 +66,38 @@ def test_tags_and_branches_keep_their_snapshots(scene: Scene) -> None:
     scene.assert_nothing_lost()
 
 
-def test_a_reader_that_began_before_the_compaction_finishes_after_the_expiry(scene: Scene) -> None:
-    """The snapshot it reads is older than the retention; but it was the current one until now."""
-    scene.small_files(4)
+def test_a_reader_that_began_before_the_compaction_finishes_after_the_expiry(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The snapshot it reads is much older than the retention; but it was the current one until now."""
+    scene.small_commits(4)
     look = scene.look()
+    began = round(datetime.now(UTC).timestamp() * 1000)
+
+    def aged(stamp_ms: int) -> datetime:
+        moment = datetime.fromtimestamp(stamp_ms / 1000, UTC)
+        return moment if stamp_ms > began else moment - timedelta(hours=1000)
+
+    monkeypatch.setattr(expiry, "_moment", aged)
+    report = scene.maintain(expire_snapshots=True, retention=Retention(hours=24))
+    assert report.committed and report.snapshots_expired == 3, "all but the one that is being read"
     reader = DataFileRows(scene.table.metadata, scene.settings)
-    a_day = Retention(hours=24)
-    scene.maintain(expire_snapshots=True, retention=a_day, later=timedelta(hours=23))
     groups = [reader.row_groups(each.data_file, reader.fetch(path)) for path, each in look.files.data.items()]
     read = [row for each in groups for rows in each for row in rows.to_pylist()]
     assert ordered(read) == ordered(scene.expected)
 
 
+def test_a_branch_with_a_retention_of_its_own_is_not_guessed_about(scene: Scene) -> None:
+    scene.small_commits(3)
+    scene.sql(f"ALTER TABLE {scene.full_name} REPLACE BRANCH `main` WITH SNAPSHOT RETENTION 1 MINUTES")
+    report = scene.maintain(expire_snapshots=True, later=WEEK_AND_MORE)
+    assert report.snapshots_expired == 0
+    assert "retention of its own" in " ".join(report.troubles)
+    assert len(scene.snapshots) == 4
+
+
 def test_a_request_may_expire_sooner_and_the_check_says_so(scene: Scene) -> None:
-    scene.small_files(3)
+    scene.small_commits(3)
     scene.maintain(Request(expire_snapshots=True, snapshot_retention_hours=0, force=True), later=timedelta(minutes=1))
     assert len(scene.snapshots) == 1
     scene.assert_nothing_lost()
@@ -113,6 +131,19 @@ def test_orphans_go_to_quarantine_and_are_deleted_after_the_grace(scene: Scene) 
     assert missing_files(scene.table, scene.settings) == []
 
 
+def test_files_of_partitions_with_odd_names_are_not_taken_for_orphans(scene: Scene) -> None:
+    for country in ("a/b=c %2F ü", "a b", "a+b", "100%", None):
+        scene.write(*([{"id": number, "country": country, "amount": 1.0}] for number in range(2)))
+        scene.sql(f"INSERT INTO {scene.full_name} VALUES (9, {'NULL' if country is None else repr(country)}, 1.0)")
+        scene.expected.append({"id": 9, "country": country, "amount": 1.0})
+    report = scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE)
+    assert len(report.committed) == 5
+    report = scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE)
+    assert [each.key for each in report.orphans.orphans if each.key.startswith("data/")] == []
+    assert missing_files(scene.table, scene.settings) == []
+    scene.assert_nothing_lost()
+
+
 def test_what_a_slow_writer_commits_after_all_is_put_back(scene: Scene) -> None:
     scene.small_files(3)
     table, store = scene.table, objects(scene)
@@ -139,23 +170,27 @@ def test_orphans_that_are_too_young_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"table-uuid": "another"}', gzip.compress(b'{"table-uuid": "another"}'), b"nobody knows"]
+    "content",
+    [b'{"table-uuid": "another"}', gzip.compress(b'{"table-uuid": "another"}'), b"nobody knows"],
+    ids=["plain", "compressed", "neither"],
 )
 def test_a_location_that_two_tables_share_is_left_alone(scene: Scene, content: bytes) -> None:
     scene.small_files(3)
     objects(scene).write("metadata/00000-other.metadata.json", content)
-    before = keys(scene)
-    with pytest.raises(SharedLocation, match="another table"):
-        scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE)
-    assert {key for key in before if "other" in key} <= keys(scene)
+    objects(scene).write("data/country=de/other.parquet", b"the other table's")
+    report = scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE)
+    assert "another table" in " ".join(report.troubles)
+    assert report.committed, "the compaction stands, and is told"
+    assert {"data/country=de/other.parquet", "metadata/00000-other.metadata.json"} <= keys(scene)
+    assert "another table" in str(scene.run_of(orphans=ORPHANS).prospect(Request()).trouble)
 
 
 # ---------------------------------------------------------------- manifests and properties
 
 
 def test_many_small_manifests_become_few(scene: Scene) -> None:
-    scene.small_files(2, "de")
-    scene.small_files(2, "fr", first=100)
+    scene.small_commits(2, "de")
+    scene.small_commits(2, "fr", first=100)
     scene.delete("id = 3", lambda row: row["id"] == 3)
     assert len(scene.look().files.manifests) == 5
     states = {snapshot: ordered(scene.read(at=snapshot)) for snapshot in scene.snapshots}
@@ -172,7 +207,7 @@ def test_many_small_manifests_become_few(scene: Scene) -> None:
 
 def test_a_merged_manifest_of_equality_deletes_is_read_by_others(new_scene: NewScene) -> None:
     scene = new_scene(partitioned_by=None)
-    scene.small_files(2)
+    scene.small_commits(2)
     scene.delete_by_equality([{"id": 3}])
     scene.delete_by_equality([{"id": 4}])
     assert scene.maintain(manifests_from=2).manifests_merged == 4
@@ -192,59 +227,55 @@ def test_write_properties_are_kept_as_declared_and_drift_is_told(scene: Scene) -
 # ---------------------------------------------------------------- undo
 
 
-def undo(scene: Scene) -> Any:
-    return undo_last(scene.table, lambda text: None)
-
-
-def test_the_last_compaction_is_taken_back_and_later_commits_stay(new_scene: NewScene) -> None:
+def test_the_last_compaction_is_taken_back(new_scene: NewScene) -> None:
     scene = new_scene(write_delete_granularity="partition")
     scene.small_files(4, "de")
     scene.small_files(3, "fr", first=100)
     scene.delete("id % 4 = 1", lambda row: row["id"] % 4 == 1)
     before = scene.look().files
-    scene.maintain()
-    scene.small_files(1, "it", first=500)
-    assert scene.files() == 3
-    undone = undo(scene)
-    assert undone.files_back == 7 + len(before.deletes)
+    at = scene.table.metadata.current_snapshot_id
+    scene.maintain(manifests_from=2)
+    assert scene.files() == 2
+    undone = scene.run_of().undo()
+    assert undone.to_snapshot == scene.table.metadata.current_snapshot_id == at
     after = scene.look().files
-    assert before.data.keys() <= after.data.keys() and after.deletes.keys() == before.deletes.keys()
-    assert len(after.data) == 8
-    ages = {path: entry.sequence_number for path, entry in after.data.items()}
-    assert all(ages[path] == entry.sequence_number for path, entry in before.data.items()), "deletes go by age"
+    assert after.data.keys() == before.data.keys() and after.deletes.keys() == before.deletes.keys()
     scene.assert_nothing_lost()
     with pytest.raises(NothingToUndo):
-        undo(scene)
+        scene.run_of().undo()
     scene.maintain()
     scene.assert_nothing_lost()
-    assert scene.files() == 3
+    assert scene.files() == 2
 
 
-def test_undo_is_refused_when_rows_of_the_new_files_were_deleted(scene: Scene) -> None:
+def test_what_was_taken_back_outlives_the_expiry_of_the_compaction(scene: Scene) -> None:
     scene.small_files(4)
     scene.maintain()
-    scene.delete("id = 7", lambda row: row["id"] == 7)
-    with pytest.raises(CannotUndo, match="bring them back"):
-        undo(scene)
+    compacted = scene.table.metadata.current_snapshot_id
+    scene.run_of().undo()
+    scene.maintain(enabled=False, expire_snapshots=True, later=WEEK_AND_MORE)
+    assert compacted not in scene.snapshots
     scene.assert_nothing_lost()
+    assert missing_files(scene.table, scene.settings) == []
 
 
-def test_undo_is_refused_when_the_new_files_were_rewritten(scene: Scene) -> None:
+def test_a_roll_back_that_would_lose_a_commit_is_refused(scene: Scene) -> None:
     scene.small_files(4)
     scene.maintain()
-    scene.sql(f"ALTER TABLE {scene.full_name} SET TBLPROPERTIES ('write.delete.mode'='copy-on-write')")
-    scene.delete("id = 7", lambda row: row["id"] == 7)
-    with pytest.raises(CannotUndo, match="rewritten or removed"):
-        undo(scene)
+    scene.write(rows_of([999]))
+    with pytest.raises(CannotUndo, match="writers have committed 1 times"):
+        scene.run_of().undo()
     scene.assert_nothing_lost()
 
 
 def test_undo_ends_with_the_retention(scene: Scene) -> None:
     scene.small_files(4)
     scene.maintain()
+    with pytest.raises(CannotUndo, match="may at any moment"):
+        scene.run_of(later=timedelta(hours=167, minutes=30)).undo()
     scene.maintain(expire_snapshots=True, later=WEEK_AND_MORE)
     with pytest.raises(CannotUndo, match="expired"):
-        undo(scene)
+        scene.run_of().undo()
     scene.assert_nothing_lost()
 
 

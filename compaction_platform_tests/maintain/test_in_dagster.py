@@ -168,13 +168,13 @@ def test_missing_files_fail_the_retention_check(deploy: Callable[..., Deployment
 
 def test_the_sensor_looks_every_nth_commit_and_only_recommends(deploy: Callable[..., Deployment]) -> None:
     deployment = deploy(compaction={"opportunistic_check_interval": 3})
-    deployment.scene.small_files(2)
+    deployment.scene.small_commits(2)
     first = deployment.tick()
     assert [event.passed for event in first.asset_events if isinstance(event, dg.AssetCheckEvaluation)] == [True]
-    deployment.scene.small_files(2, first=100)
+    deployment.scene.small_commits(2, first=100)
     quiet = deployment.tick()
     assert quiet.asset_events == [] and "2 commits since" in quiet.skip_reason.skip_message
-    deployment.scene.small_files(1, first=200)
+    deployment.scene.small_commits(1, first=200)
     third = deployment.tick()
     (check,) = [event for event in third.asset_events if isinstance(event, dg.AssetCheckEvaluation)]
     assert (check.check_name, check.passed) == ("compaction_recommended", False)
@@ -186,7 +186,7 @@ def test_the_sensor_looks_every_nth_commit_and_only_recommends(deploy: Callable[
 
 def test_the_sensor_asks_for_a_run_where_that_is_declared(deploy: Callable[..., Deployment]) -> None:
     deployment = deploy(automatic=True)
-    deployment.scene.small_files(5)
+    deployment.scene.small_commits(5)
     (request,) = deployment.tick().run_requests
     (same,) = deployment.tick().run_requests
     assert same.run_key == request.run_key, "Dagster runs it once"
@@ -215,6 +215,33 @@ def test_a_backlog_is_worked_off_run_by_run(deploy: Callable[..., Deployment]) -
     deployment.scene.assert_nothing_lost()
 
 
+def runs_asked_for(deployment: Deployment) -> list[dg.RunRequest]:
+    result = deployment.tick()
+    return list(result.run_requests or [])
+
+
+def test_what_a_run_would_not_do_is_not_asked_for(deploy: Callable[..., Deployment]) -> None:
+    disabled = deploy(automatic=True, compaction={"enabled": False})
+    disabled.scene.small_files(6)
+    assert [runs_asked_for(disabled) for _ in range(2)] == [[], []]
+    writers_are_busy = deploy(automatic=True, compaction={"leave_to_writers_for": "1h"})
+    tick = writers_are_busy.tick()
+    assert tick.run_requests == [] and "left to their writers" in tick.skip_reason.skip_message
+    again = writers_are_busy.tick()
+    assert "left to their writers" in again.skip_reason.skip_message, "it looks again, though nobody commits"
+    assert again.asset_events == [], "and does not tell the same twice"
+
+
+def test_a_run_that_got_nowhere_is_not_asked_for_at_every_commit(deploy: Callable[..., Deployment]) -> None:
+    deployment = deploy(automatic=True)
+    deployment.scene.small_commits(5)
+    assert len(runs_asked_for(deployment)) == 1
+    deployment.scene.write(rows_of([7000]))
+    assert runs_asked_for(deployment) == []
+    deployment.scene.small_commits(4, first=8000)
+    assert len(runs_asked_for(deployment)) == 1
+
+
 def test_outside_of_the_window_nothing_is_asked_for_or_done(deploy: Callable[..., Deployment]) -> None:
     now = datetime.now(UTC)
     window = f"{now + timedelta(hours=2):%H:%M}-{now + timedelta(hours=3):%H:%M}"
@@ -241,10 +268,9 @@ def test_the_undo_job_takes_the_last_compaction_back(deploy: Callable[..., Deplo
     deployment = deploy()
     deployment.scene.small_files(4)
     deployment.run()
-    deployment.scene.write(rows_of([999]))
     result = deployment.job("undo_compaction_orders")
     assert result.success
-    assert deployment.scene.files() == 5
+    assert deployment.scene.files() == 4
     deployment.scene.assert_nothing_lost()
     assert not deployment.job("undo_compaction_orders").success
 
