@@ -13,6 +13,7 @@ from compaction_platform.lake.run_requests import SUBJECT_TAG
 from compaction_platform.lake.settings import Profile, Settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.maintain.checks import check_specs, results_after_a_run, results_alone
+from compaction_platform.maintain.compaction import Committed
 from compaction_platform.maintain.health import Health
 from compaction_platform.maintain.plan import Plan
 from compaction_platform.maintain.run import MaintainRun, Maintenance, Prospect, Report, Request
@@ -152,6 +153,7 @@ def pool_of(rules: Maintenance) -> str:
 
 def health_figures(health: Health) -> dict[str, Any]:
     """Health as numbers, so that Dagster plots them over time."""
+    oldest = health.counts.oldest_snapshot_ms
     return {
         "health": health.score,
         "why": health.reason,
@@ -162,6 +164,20 @@ def health_figures(health: Health) -> dict[str, Any]:
         "snapshots": health.counts.snapshots,
         "manifests": health.counts.manifests,
         "files_fewer_after_compaction": health.files_fewer,
+        **({"oldest_snapshot": dg.MetadataValue.timestamp(oldest / 1000)} if oldest else {}),
+        **_table(
+            "partitions",
+            [
+                {
+                    "partition": each.partition,
+                    "files": each.files,
+                    "small_files": each.small_files,
+                    "with_deletes": each.with_deletes,
+                    "bytes": each.bytes,
+                }
+                for each in health.partitions
+            ],
+        ),
     }
 
 
@@ -176,6 +192,7 @@ def figures(report: Report) -> dict[str, Any]:
         "file_sizes": dg.MetadataValue.md(histogram(Sizes.of(report.before.sizes), Sizes.of(report.after.sizes))),
         **({"skipped": report.skipped} if report.skipped else {}),
         **_plan(report.plan),
+        **_table("compacted", [_compacted(each) for each in report.committed]),
         **_table("conflicts", [{"partition": name, "what": what} for name, what in report.conflicts.items()]),
         **_table("failed", [{"file": path, "error": error} for path, error in report.failed.items()]),
         **_table(
@@ -183,6 +200,21 @@ def figures(report: Report) -> dict[str, Any]:
             [{"property": name, "was": was or "", "set_to": wanted} for name, (was, wanted) in report.drift.items()],
         ),
         **({"notes": "\n".join(notes)} if (notes := [*report.notes, *report.troubles]) else {}),
+    }
+
+
+def _compacted(each: Committed) -> dict[str, Any]:
+    """What was done with one group, and by what it was proved."""
+    result = each.result
+    return {
+        "partition": each.group.partition,
+        "files": len(each.group.files),
+        "became": len(result.outputs),
+        "rows": result.rows,
+        "deleted_rows_left_out": result.rows_read - result.rows,
+        "fingerprint": result.digest,
+        "seconds": round(result.seconds, 3),
+        "snapshot": str(each.snapshot_id),
     }
 
 

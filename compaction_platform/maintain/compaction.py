@@ -81,17 +81,8 @@ class Compaction:
         entries = [self.look.files.data[file.path] for file in group.files]
         first = entries[0].data_file
         spec = self.look.metadata.specs()[first.spec_id]
-        try:
-            directory = spec.partition_to_path(first.partition, self.look.metadata.schema())
-        except ValueError:  # a column that the table was partitioned by is gone
-            directory = ""
-        return Work(
-            group,
-            tuple(self._input(entry) for entry in entries),
-            first.spec_id,
-            first.partition,
-            directory,
-        )
+        directory = spec.partition_to_path(first.partition, self.look.metadata.schema())
+        return Work(group, tuple(self._input(each) for each in entries), first.spec_id, first.partition, directory)
 
     def _input(self, entry: ManifestEntry) -> Input:
         applying = self.look.applying[entry.data_file.file_path]
@@ -115,6 +106,7 @@ class Compaction:
             self.referred_to |= result.referred_to
         done = replace(done, failed={**done.failed, **failed}, damaged={**done.damaged, **damaged})
         for _ in range(COMMIT_ATTEMPTS):
+            self.look.table.refresh()
             now = Look.at(self.look.table, self.look.manifests)
             ready, conflicts = self._without_conflicts(now, ready, rewrite)
             done = replace(done, conflicts={**done.conflicts, **conflicts})
@@ -126,7 +118,6 @@ class Compaction:
                 snapshot_id = commit_change(now.table, self._change(ready, removed | gone), now.manifests)
             except CommitFailedException as lost:
                 self.say(f"another commit came first ({lost}); looking again")
-                self.look.table.refresh()
                 continue
             except CommitUnknown as unknown:
                 return replace(done, unknown=str(unknown))

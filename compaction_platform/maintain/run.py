@@ -23,7 +23,7 @@ from compaction_platform.maintain.health import Counts, Health, health_of
 from compaction_platform.maintain.look import Look, load_table, require_fit
 from compaction_platform.maintain.manifests import merge_manifests, to_merge
 from compaction_platform.maintain.orphans import Found, Orphans
-from compaction_platform.maintain.plan import MB, LiveFile, Plan, Policy, make_plan
+from compaction_platform.maintain.plan import MB, Plan, Policy, make_plan
 from compaction_platform.maintain.properties import WriteRules, drift, keep
 from compaction_platform.maintain.snapshots import Retention
 from compaction_platform.maintain.undo import Undone, undo_last
@@ -41,10 +41,6 @@ PASSES = 4  # a group that met a writer is planned again; what others write mean
 
 class RequestInvalid(CompactionError):
     """The request asks for something that cannot be meant. Nothing was done."""
-
-
-class CompactionFailed(CompactionError):
-    """Groups could not be rewritten; the others are committed."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +83,7 @@ class Request:
     def __post_init__(self) -> None:
         if self.target_file_size_mb is not None and not 1 <= self.target_file_size_mb <= LARGEST_MB:
             raise RequestInvalid(f"target_file_size_mb: {self.target_file_size_mb} is not between 1 and {LARGEST_MB}.")
-        if self.max_files is not None and self.max_files < 2:
+        if self.max_files is not None and self.max_files < FEWEST:
             raise RequestInvalid(f"max_files: {self.max_files} is too few: two files are the least that become one.")
         hours = self.snapshot_retention_hours
         if hours is not None and (hours < 0 or (hours == 0 and not self.force)):
@@ -169,11 +165,8 @@ class MaintainRun:
         look = Look.at(self.table())
         return self._health(look, self.rules.policy, self.rules.retention, now or datetime.now(UTC))
 
-    def _health(
-        self, look: Look, policy: Policy, retention: Retention, now: datetime, files: Sequence[LiveFile] | None = None
-    ) -> Health:
-        if files is None:
-            files = look.live_files(PartitionFilter.parsed(self.rules.partition_filter, look.metadata))
+    def _health(self, look: Look, policy: Policy, retention: Retention, now: datetime) -> Health:
+        files = look.live_files(PartitionFilter.parsed(self.rules.partition_filter, look.metadata))
         stamps = [snapshot.timestamp_ms for snapshot in look.metadata.snapshots]
         counts = Counts(
             delete_files=len(look.files.deletes),

@@ -92,6 +92,8 @@ def test_a_run_shows_the_figures_the_plan_and_the_checks(deploy: Callable[..., D
     assert "under 1 MB" in metadata["file_sizes"]
     (group,) = metadata["plan"].records
     assert group.data["partition"] == "country=de" and group.data["expected_files"] == 1
+    (proof,) = metadata["compacted"].records
+    assert (proof.data["rows"], proof.data["deleted_rows_left_out"]) == (50, 0) and len(proof.data["fingerprint"]) == 32
     found = checks(result)
     assert set(found) == {spec.name for spec in check_specs(dg.AssetKey("any"))}
     assert all(each.passed for each in found.values()), found
@@ -181,6 +183,7 @@ def test_the_sensor_looks_every_nth_commit_and_only_recommends(deploy: Callable[
     assert check.metadata["small_files_count"].value == 5
     (seen,) = [event for event in third.asset_events if isinstance(event, dg.AssetObservation)]
     assert seen.metadata["health"].value < 100
+    assert seen.metadata["partitions"].value.records[0].data["small_files"] == 5
     assert third.run_requests == []
 
 
