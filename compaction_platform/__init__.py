@@ -10,12 +10,13 @@ from typing import Any
 _COMPONENTS = {
     "ColdRanges": "compaction_platform.archive.component",
     "CompactedDirectory": "compaction_platform.compact.component",
+    "CompactedGlueTable": "compaction_platform.compact.glue.component",
     "LakeFoundation": "compaction_platform.lake.component",
     "MaintainedTable": "compaction_platform.maintain.component",
     "MergedTable": "compaction_platform.merge.component",
 }
 
-__all__ = ["ColdRanges", "CompactedDirectory", "LakeFoundation", "MaintainedTable", "MergedTable"]
+__all__ = ["ColdRanges", "CompactedDirectory", "CompactedGlueTable", "LakeFoundation", "MaintainedTable", "MergedTable"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 from rich.console import Console
@@ -21,12 +21,18 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from compaction_platform.archive.chain import Archive
+    from compaction_platform.compact.glue.run import GlueRun
+    from compaction_platform.compact.glue.table import KeptTable
     from compaction_platform.compact.run import CompactRun
     from compaction_platform.lake.settings import Settings
     from compaction_platform.local.embedded import EmbeddedLake
     from compaction_platform.local.state import StateDirectory
     from compaction_platform.maintain.run import Maintenance
+
+Run = TypeVar("Run", "CompactRun", "GlueRun")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -244,16 +250,27 @@ def _maintenance(table: str, settings: "Settings") -> "Maintenance":
     return found[table]
 
 
-Uri = Annotated[str, typer.Argument(help="A directory: `s3://bucket/prefix` or a local path.")]
-TargetMb = Annotated[int, typer.Option(min=1, help="Size of the files to make, in MB.")]
+Uri = Annotated[
+    str, typer.Argument(help="A directory (`s3://bucket/prefix`, a local path) or a table: `glue://database/table`.")
+]
+TargetMb = Annotated[
+    int | None, typer.Option(min=1, help="Size of the files to make, in MB: 128, or as a table is declared.")
+]
+DEFAULT_TARGET_MB = 128
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Where = Annotated[str | None, typer.Option(help="Only such partitions of a table, e.g. \"year='2023'\".")]
+GLUE = "glue://"
 
 
 @app.command()
-def plan(uri: Uri, target_mb: TargetMb = 128, as_json: AsJson = False) -> None:
-    """Show which small Parquet files in a directory would become which large ones. Changes nothing."""
+def plan(uri: Uri, target_mb: TargetMb = None, where: Where = None, as_json: AsJson = False) -> None:
+    """Show which small Parquet files in a directory or table would become which large ones. Changes nothing."""
     from compaction_platform.compact.show import plan_as_json, plan_as_table
 
+    if uri.startswith(GLUE):
+        _plan_glue(_glue_table(uri, target_mb), where, as_json)
+        return
+    _refuse_where(where)
     surveys = _compact_run(uri, target_mb).plan()
     _require_files(uri, surveys[0].before.files)
     if as_json:
@@ -265,22 +282,31 @@ def plan(uri: Uri, target_mb: TargetMb = 128, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def compact(
+def compact(  # noqa: PLR0913 (an option for each thing that can be said)
     uri: Uri,
-    target_mb: TargetMb = 128,
+    target_mb: TargetMb = None,
+    *,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
     verify: Annotated[
         Literal["full", "pages"],
         typer.Option(help="How copied row groups are proved: decoded, or by their pages' checksums (faster)."),
     ] = "full",
+    where: Where = None,
+    delete_originals: Annotated[
+        bool, typer.Option("--delete-originals", help="Of a table: delete originals when their grace is over.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make few large Parquet files of many small ones; the originals go once the new file is there."""
     from compaction_platform.compact.show import report_as_json, report_as_table
 
     if dry_run:
-        plan(uri, target_mb, as_json)
+        plan(uri, target_mb, where, as_json)
         return
+    if uri.startswith(GLUE):
+        _compact_glue(_glue_table(uri, target_mb, delete_originals=delete_originals), where, as_json)
+        return
+    _refuse_where(where)
     with _stoppable(), contextlib.ExitStack() as until_done:
         run = _compact_run(uri, target_mb, until_done, verify)
         report = (run if as_json else until_done.enter_context(_shown(run))).run()
@@ -293,8 +319,85 @@ def compact(
         raise typer.Exit(1)
 
 
+def _refuse_where(where: str | None) -> None:
+    if where is not None:
+        raise CompactionError("--where is for tables: glue://database/table. Nothing was done.")
+
+
+def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
+    from compaction_platform.compact.glue.run import GlueRun
+    from compaction_platform.compact.glue.show import plan_as_json, plan_as_table
+    from compaction_platform.compact.glue.survey import Selection
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.spread import Spread
+
+    surveys = GlueRun(table, load_settings(), Spread).plan(Selection(predicate=where))
+    _require_partitions(table, surveys)
+    if as_json:
+        typer.echo(json.dumps(plan_as_json(surveys), indent=1))
+    else:
+        console.print(plan_as_table(surveys))
+    if any(each.plan.problem for each in surveys):
+        raise typer.Exit(1)
+
+
+def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
+    from compaction_platform.compact.glue.run import GlueRun
+    from compaction_platform.compact.glue.show import report_as_json, report_as_table
+    from compaction_platform.compact.glue.survey import Selection
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.spark import spark_session, task_slots
+    from compaction_platform.lake.spread import Spread
+
+    settings = load_settings()
+    with _stoppable(), contextlib.ExitStack() as until_done:
+        session = functools.cache(lambda: until_done.enter_context(spark_session(settings)))
+
+        def spread() -> Spread:
+            return Spread(session(), task_slots(session(), settings))
+
+        run = GlueRun(table, settings, spread)
+        report = (run if as_json else until_done.enter_context(_shown(run))).run(Selection(predicate=where))
+    _require_partitions(table, report.results)
+    if as_json:
+        typer.echo(json.dumps(report_as_json(report), indent=1))
+    else:
+        console.print(report_as_table(report))
+    if not report.is_clean:
+        raise typer.Exit(1)
+
+
+def _require_partitions(table: "KeptTable", found: "Sequence[object]") -> None:
+    if not found:
+        raise CompactionError(f"{table.database}.{table.name} has no such partition in the catalog.")
+
+
+def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = False) -> "KeptTable":
+    """The declaration of this table, if it is declared; what the command says wins."""
+    import dataclasses
+    import warnings
+
+    from compaction_platform.compact.glue.table import KeptTable
+    from compaction_platform.compact.plan import MB, Policy
+
+    warnings.filterwarnings("ignore", module="dagster")
+    import dagster as dg
+
+    from compaction_platform.compact.glue.component import CompactedGlueTable
+
+    database, _, name = uri.removeprefix(GLUE).rstrip("/").partition("/")
+    if not database or not name or "/" in name:
+        raise CompactionError(f"{uri} is not of the form glue://database/table. Nothing was done.")
+    tree = dg.ComponentTree.for_project(Path(__file__).parent)
+    declared = [each.kept() for each in tree.get_all_components(of_type=CompactedGlueTable)]
+    kept = {(each.database, each.name): each for each in declared}.get((database, name), KeptTable(database, name))
+    policy = kept.rules.policy if target_mb is None else Policy.for_target(target_mb * MB, kept.rules.policy.min_files)
+    delete = kept.rules.delete_originals or delete_originals
+    return dataclasses.replace(kept, rules=dataclasses.replace(kept.rules, policy=policy, delete_originals=delete))
+
+
 @contextlib.contextmanager
-def _shown(run: "CompactRun") -> "Iterator[CompactRun]":
+def _shown(run: "Run") -> "Iterator[Run]":
     """The run with a progress bar below what it says."""
     import dataclasses
 
@@ -317,7 +420,7 @@ def _require_files(uri: str, files: int) -> None:
 
 def _compact_run(
     uri: str,
-    target_mb: int,
+    target_mb: int | None,
     until_done: contextlib.ExitStack | None = None,
     verify: Literal["full", "pages"] = "full",
 ) -> "CompactRun":
@@ -328,8 +431,7 @@ def _compact_run(
     from compaction_platform.lake.spread import Spread
 
     settings = load_settings()
-    target = target_mb * MB
-    policy = Policy(target, 2 * target, target * 3 // 4)
+    policy = Policy.for_target((target_mb or DEFAULT_TARGET_MB) * MB)
 
     def spread() -> Spread:
         if until_done is None:

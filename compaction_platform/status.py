@@ -10,13 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from compaction_platform.compact.component import CompactedDirectory
+from compaction_platform.compact.glue.component import CompactedGlueTable
+from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.report import total_of
+from compaction_platform.lake.file_sizes import Sizes
 from compaction_platform.lake.spread import Spread
 from compaction_platform.maintain.assets import run_of
 from compaction_platform.maintain.component import declared
 
 if TYPE_CHECKING:
     from compaction_platform.compact.dataset import Dataset
+    from compaction_platform.compact.glue.table import KeptTable
     from compaction_platform.lake.settings import Settings
     from compaction_platform.maintain.run import Maintenance
 
@@ -36,7 +40,12 @@ class Line:
 def health_of_all(settings: "Settings") -> list[Line]:
     tree = dg.ComponentTree.for_project(Path(__file__).parent)
     directories = {each.name: each.dataset() for each in tree.get_all_components(of_type=CompactedDirectory)}
-    lines = [*_tables(declared(tree, settings.profile), settings), *_directories(directories, settings)]
+    glue = [each.kept() for each in tree.get_all_components(of_type=CompactedGlueTable)]
+    lines = [
+        *_tables(declared(tree, settings.profile), settings),
+        *_directories(directories, settings),
+        *_glue_tables(glue, settings),
+    ]
     return sorted(lines, key=lambda line: (line.health if line.health is not None else -1, line.what))
 
 
@@ -59,12 +68,27 @@ def _directories(directories: "dict[str, Dataset]", settings: "Settings") -> Ite
         except Exception as error:  # noqa: BLE001
             yield _unknown(what, error)
             continue
-        sizes = total_of(surveys)
         small = sum(survey.plan.inputs for survey in surveys)
-        outputs = sum(len(survey.plan.bins) for survey in surveys)
-        score = 100 if sizes.files == 0 else round(100 - 100 * (small - outputs) / sizes.files)
-        why = f"{small:,} of {sizes.files:,} files could become {outputs:,}" if small else "healthy"
-        yield Line(what, score, sizes.files, small, sizes.bytes, why if sizes.files else "no files")
+        yield _line(what, total_of(surveys), small, sum(len(survey.plan.bins) for survey in surveys))
+
+
+def _glue_tables(tables: "list[KeptTable]", settings: "Settings") -> Iterator[Line]:
+    for kept in tables:
+        what = f"Glue table {kept.database}.{kept.name}"
+        try:
+            surveys = GlueRun(kept, settings, Spread).plan()
+        except Exception as error:  # noqa: BLE001
+            yield _unknown(what, error)
+            continue
+        sizes = Sizes.of(file.size for each in surveys for file in each.found.current.data)
+        small = sum(each.plan.inputs for each in surveys)
+        yield _line(what, sizes, small, sum(len(each.plan.bins) for each in surveys))
+
+
+def _line(what: str, sizes: Sizes, small: int, outputs: int) -> Line:
+    score = 100 if sizes.files == 0 else round(100 - 100 * (small - outputs) / sizes.files)
+    why = f"{small:,} of {sizes.files:,} files could become {outputs:,}" if small else "healthy"
+    return Line(what, score, sizes.files, small, sizes.bytes, why if sizes.files else "no files")
 
 
 def _unknown(what: str, error: Exception) -> Line:

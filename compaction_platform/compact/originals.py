@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Literal
+from typing import Literal, Protocol
 
 from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.objects import ObjectExists, Objects
@@ -29,7 +29,7 @@ class Removal:
             raise ValueError("the trash needs the time of the run")
         return f"{TRASH}/{self.began.astimezone(UTC).strftime(FOLDER_FORMAT)}"
 
-    def remove(self, store: Objects, files: Sequence[Listed], proof: "Proof | None") -> dict[str, str]:
+    def remove(self, store: Objects, files: Sequence[Listed], proof: "Proves | None") -> dict[str, str]:
         """Remove these versions, as long as what has their rows is there (no proof: they have none of their own).
         Returns the reason for each that is still there; the next run tries again."""
         if self.originals == "keep":
@@ -60,6 +60,11 @@ class Removal:
             store.copy(file.key, target)
         except ObjectExists:
             store.copy(file.key, target, overwrite=True)
+
+
+class Proves(Protocol):
+    def missing_for(self, files: Sequence[Listed]) -> dict[str, str]:
+        """Why files must stay: what should have their rows is not there, or not any more."""
 
 
 @dataclass(frozen=True)

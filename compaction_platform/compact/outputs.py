@@ -33,17 +33,33 @@ class Told:
 
 def inputs_of(store: Objects, file: Listed) -> tuple[Version, ...] | None:
     """The versions that went into a compacted file; None if it is gone meanwhile."""
+    footer = footer_of(store, file)
+    return None if footer is None else inputs_told(footer)
+
+
+def footer_of(store: Objects, file: Listed) -> pyarrow.parquet.FileMetaData | None:
+    """The footer of a compacted file; None if it is gone meanwhile."""
     try:
         footer = fetch_footer(store, file.key, file.size, file.etag)
-        metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer)).metadata or {}
-        return lineage(metadata[INPUTS_KEY])
+        return pyarrow.parquet.read_metadata(pyarrow.BufferReader(footer))
     except (ObjectMissing, ObjectChanged):
         return None
-    except (KeyError, TypeError, ValueError, OSError, pyarrow.ArrowException) as error:
-        raise OutputUnreadable(
-            f"it is named like a compacted file but does not say what it is made of ({type(error).__name__}). "
-            "Nothing is changed in its directory. If it is yours, rename it."
-        ) from error
+    except (TypeError, ValueError, OSError, pyarrow.ArrowException) as error:
+        raise _unreadable(error) from error
+
+
+def inputs_told(footer: pyarrow.parquet.FileMetaData) -> tuple[Version, ...]:
+    try:
+        return lineage((footer.metadata or {})[INPUTS_KEY])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: Exception) -> OutputUnreadable:
+    return OutputUnreadable(
+        f"it is named like a compacted file but does not say what it is made of ({type(error).__name__}). "
+        "Nothing is changed in its directory. If it is yours, rename it."
+    )
 
 
 def lineage(described_inputs: bytes) -> tuple[Version, ...]:

@@ -45,6 +45,11 @@ class Policy:
     min_files: int = 2
     max_files: int | None = None  # that one run may take
 
+    @classmethod
+    def for_target(cls, target_bytes: int, min_files: int = 2) -> "Policy":
+        """At most twice the target; small is what is under three quarters of it."""
+        return cls(target_bytes, 2 * target_bytes, target_bytes * 3 // 4, min_files)
+
     @property
     def target_mb(self) -> int:
         return self.target_bytes // MB
@@ -199,13 +204,13 @@ def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowe
             (own if is_own(file, policy) and state.target is None else new).append(file)
         reasons[file.key] = reason or (DONE if is_own(file, policy) else TOO_FEW)
     fewest = max(2, policy.min_files) if state.target is None else 1
-    bins, later = _at_most(_bins(new, own, policy, fewest), fewest, allowed)
+    taken, later = _at_most(bins(new, own, policy, fewest), fewest, allowed)
     reasons |= {file.key: LATER for file in later}
-    for each in bins:
+    for each in taken:
         for file in each.inputs:
             del reasons[file.key]
     return Plan(
-        tuple(bins),
+        tuple(taken),
         _left_alone(files, reasons),
         found.superseded,
         found.superseded_by,
@@ -305,7 +310,7 @@ def _why_not(file: Listed, policy: Policy, state: State) -> str | None:
     return None
 
 
-def _bins(new: Sequence[Listed], own: Sequence[Listed], policy: Policy, fewest: int) -> list[Bin]:
+def bins(new: Sequence[Listed], own: Sequence[Listed], policy: Policy, fewest: int) -> list[Bin]:
     """Bins of new files, and of small compacted ones that they take along.
 
     Only new files decide whether a bin is made, and they are gone over until those that are left make no bin among

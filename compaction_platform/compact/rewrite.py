@@ -6,26 +6,23 @@ whatever dies afterwards, the next run knows what is left to do. Doing a bin twi
 
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact import engines
-from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputDiffers, Verify
-from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable, fetch
+from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputDiffers
+from compaction_platform.compact.inputs import fetch
+from compaction_platform.compact.joining import How, joined
 from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import MB, Bin
 from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
-from compaction_platform.compact.schemas import Unified, fitted
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
-from compaction_platform.lake.parquet_output import Encoding
 
 ANOTHER_RUNS = "another run has made the very same file"
 MOST_IN_MEMORY = 512 * MB  # inputs of one output; more are spooled to the local disk
@@ -58,9 +55,8 @@ class Rewrite:
 
     source: Objects
     target: Objects
-    encoding: Encoding
+    how: How
     removal: Removal
-    verify: Verify = "full"
     settled: frozenset[str] = frozenset()  # compacted files that have nothing in common with this run's bins
 
     def __call__(self, planned: Bin) -> Rewritten:
@@ -72,26 +68,15 @@ class Rewrite:
     def _rewrite(self, planned: Bin, spool_inputs: Path | None) -> Rewritten:
         began = time.monotonic()
         fetched = fetch(self.source, planned.inputs, spool_inputs)
-        usable, unified, set_aside = _going_together(fetched.inputs)
-        while True:
-            made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in usable})
-            result = Rewritten(made_of, set_aside=set_aside, changed=fetched.changed)
-            if len(usable) < (2 if self.source.uri == self.target.uri else 1):
+        fewest = 2 if self.source.uri == self.target.uri else 1
+        with joined(fetched.inputs, self.how, fewest, planned.output) as found:
+            made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in found.inputs})
+            result = Rewritten(made_of, set_aside=found.set_aside, changed=fetched.changed)
+            if found.written is None or found.file is None:
                 return replace(result, made_of=planned, reason="too few files are left that could become one")
-            with tempfile.NamedTemporaryFile(suffix=".parquet") as spool:
-                try:
-                    written = engines.write(usable, unified, self.encoding, spool, self.verify)
-                except UNREADABLE as failed:
-                    bad = _unreadable(usable, unified.schema)
-                    if not bad:
-                        raise CompactionError(f"{planned.output}: {_in_one_line(failed)}") from failed
-                    usable, unified, apart = _going_together([each for each in usable if each.file.key not in bad])
-                    set_aside = {**set_aside, **bad, **apart}
-                    continue
-                size = Path(spool.name).stat().st_size
-                committing = time.monotonic()
-                is_ours = self._commit(made_of, Path(spool.name))
-                break
+            size = found.size
+            committing = time.monotonic()
+            is_ours = self._commit(made_of, found.file)
         if not is_ours:
             return replace(result, made_of=planned, reason=ANOTHER_RUNS, is_somebody_elses=True)
         finished = self._finish(planned, made_of, committing)
@@ -101,9 +86,9 @@ class Rewrite:
             result,
             output=made_of.output,
             bytes=size,
-            rows=written.rows,
-            engine=written.engine,
-            reason=written.reason,
+            rows=found.written.rows,
+            engine=found.written.engine,
+            reason=found.written.reason,
             not_removed=finished.not_removed,
             seconds=time.monotonic() - began,
         )
@@ -116,7 +101,7 @@ class Rewrite:
             self.target.create_from(made_of.output, output)
         except ObjectExists:
             there = pyarrow.py_buffer(self.target.read(made_of.output))
-            if not _same_rows(there, pyarrow.memory_map(str(output)).read_buffer()):
+            if not same_rows(there, pyarrow.memory_map(str(output)).read_buffer()):
                 raise OutputDiffers(
                     f"{self.target.uri}/{made_of.output} exists and has other rows. {NOTHING_CHANGED}"
                 ) from None
@@ -159,48 +144,7 @@ class _Finished:
     taken_back: str | None = None
 
 
-def _going_together(inputs: Sequence[Input]) -> tuple[list[Input], Unified, dict[str, str]]:
-    """The inputs that can become one file, their common schema, and why the others cannot. Where they disagree, the
-    schema that most of them have decides."""
-    sound: list[Input] = []
-    apart: dict[str, str] = {}
-    for each in inputs:
-        try:
-            each.judge()
-            sound.append(each)
-        except UNREADABLE as reason:
-            apart[each.file.key] = _in_one_line(reason)
-    often = Counter(map(_kind, sound))
-    usable: list[Input] = []
-    unified = Unified()
-    for each in sorted(sound, key=lambda each: -often[_kind(each)]):
-        try:
-            if usable and usable[0].has_int96 != each.has_int96:
-                raise Unusable("its timestamps are stored in another way than those of the others (INT96)")
-            unified = unified.with_file(each.schema, each.metadata.metadata or {})
-            usable.append(each)
-        except Unusable as reason:
-            apart[each.file.key] = str(reason)
-    return sorted(usable, key=lambda each: each.file), unified, apart
-
-
-def _kind(each: Input) -> tuple[str, bool]:
-    return each.schema.remove_metadata().to_string(), each.has_int96
-
-
-def _unreadable(inputs: Sequence[Input], schema: pyarrow.Schema) -> dict[str, str]:
-    """Decode every file by itself, to find out which of them cannot be, or does not fit the others."""
-    bad: dict[str, str] = {}
-    for each in inputs:
-        try:
-            for batch in each.decoded():
-                fitted(batch, schema)
-        except UNREADABLE as reason:
-            bad[each.file.key] = _in_one_line(reason)
-    return bad
-
-
-def _same_rows(one: pyarrow.Buffer, other: pyarrow.Buffer) -> bool:
+def same_rows(one: pyarrow.Buffer, other: pyarrow.Buffer) -> bool:
     tables = [pyarrow.parquet.ParquetFile(pyarrow.BufferReader(each)).schema_arrow for each in (one, other)]
     digests = []
     for each, schema in zip((one, other), tables, strict=True):
@@ -209,8 +153,3 @@ def _same_rows(one: pyarrow.Buffer, other: pyarrow.Buffer) -> bool:
             digest.update(batch)
         digests.append(digest.finish())
     return digests[0] == digests[1]
-
-
-def _in_one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return (text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}")[:500]

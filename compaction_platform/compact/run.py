@@ -11,6 +11,7 @@ from functools import cached_property
 
 from compaction_platform.compact import reconcile
 from compaction_platform.compact.engines import Verify
+from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, empty_trash
 from compaction_platform.compact.outputs import Told, listed, told_inputs
@@ -42,6 +43,7 @@ class Directory:
     target_uri: str | None = None
     trash_for: timedelta = timedelta(hours=72)
     verify: Verify = "full"
+    exactly: bool = False  # join only files of the very same Parquet schema
     grace: timedelta = timedelta()  # files that changed this recently are left for the next run
 
 
@@ -193,8 +195,8 @@ class CompactRun:
         self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / 1e6:,.1f} MB")
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
-        how = self.directory
-        rewrite = Rewrite(self.source, self.target, how.encoding, removal, how.verify, frozenset(settled))
+        how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
+        rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
         finished = 0
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:

@@ -5,7 +5,7 @@ from typing import Any
 from compaction_platform.lake.settings import Settings
 
 
-def aws_client(service: str, settings: Settings, endpoint: str | None) -> Any:
+def aws_client(service: str, settings: Settings, endpoint: str | None, config: Any = None) -> Any:
     """A boto3 client with the credentials of the settings, or of the usual AWS chain where there are none."""
     import boto3
 
@@ -18,5 +18,6 @@ def aws_client(service: str, settings: Settings, endpoint: str | None) -> Any:
         service,
         endpoint_url=endpoint,
         region_name=settings.s3_region,
+        config=config,
         **{name: secret.get_secret_value() for name, secret in secrets.items() if secret},
     )

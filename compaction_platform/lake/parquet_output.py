@@ -20,6 +20,7 @@ class Encoding:
     level: int | None = 1
     row_group_bytes: int = 64 << 20  # of decoded rows
     sort_by: tuple[str, ...] = ()
+    decimals_as_integers: bool = True  # where they fit; otherwise all of them are bytes
 
 
 class Output:
@@ -55,7 +56,7 @@ class Output:
                 data_page_size=PAGE_BYTES,
                 write_page_checksum=True,
                 write_page_index=True,
-                store_decimal_as_integer=True,
+                store_decimal_as_integer=self._encoding.decimals_as_integers,
                 use_deprecated_int96_timestamps=self._int96,
                 coerce_timestamps=None,
             )

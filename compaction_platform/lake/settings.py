@@ -81,6 +81,10 @@ class Settings(BaseSettings):
     s3_secret_access_key: SecretStr | None = Field(None, description="Secret key that belongs to the access key.")
     s3_session_token: SecretStr | None = Field(None, description="Session token of temporary credentials.")
 
+    glue_endpoint: str | None = Field(
+        None, description="Address of the Glue Data Catalog with tables to compact; empty means AWS."
+    )
+
     catalog_kind: Literal["rest", "glue"] = Field(
         "rest",
         description="rest: Iceberg REST with SigV4 (embedded SeaweedFS, AWS S3 Tables); glue: AWS Glue.",

@@ -15,6 +15,7 @@ import pytest
 
 from compaction_platform.compact import engines, originals, reconcile, rewrite, run
 from compaction_platform.compact.inputs import Fetched
+from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.rewrite import Rewrite
@@ -292,7 +293,7 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
     target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
     files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
     removal = originals.Removal(originals_are, datetime.now(UTC))
-    work = Rewrite(yard.store, target.store, Encoding(), removal)
+    work = Rewrite(yard.store, target.store, How(Encoding()), removal)
     ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
 
     def other() -> None:
@@ -351,7 +352,7 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
 def test_what_an_output_was_made_of_is_known_when_it_is_taken_along(yard: Yard) -> None:
     """A slow run comes late with a file whose rows have moved on, twice."""
     files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
-    work = Rewrite(yard.store, yard.store, Encoding(), originals.Removal("delete"))
+    work = Rewrite(yard.store, yard.store, How(Encoding()), originals.Removal("delete"))
     late = Bin(tuple(files[1:3]), 128)
     kept = rewrite.fetch(yard.store, late.inputs)
     work(Bin(tuple(files[:2]), 128))

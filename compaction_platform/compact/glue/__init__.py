@@ -1,0 +1,1 @@
+"""Compaction of tables in the Glue Data Catalog: partitions switch to their compacted files in one step."""

@@ -1,0 +1,197 @@
+"""Files of a partition on their way to a new location, inside a task: joined where that can be, or copied as they are.
+
+Doing a piece of work twice changes nothing: what it makes is named by the digest of its inputs.
+"""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow
+
+from compaction_platform.compact.engines import NOTHING_CHANGED, OutputDiffers
+from compaction_platform.compact.glue.manifest import OutputFile
+from compaction_platform.compact.glue.plan import copied_name, version_digest
+from compaction_platform.compact.inputs import UNREADABLE, Input, fetch
+from compaction_platform.compact.joining import How, Joined, in_one_line, joined, kind_of
+from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.outputs import footer_of, inputs_told
+from compaction_platform.compact.plan import MB, Bin
+from compaction_platform.compact.rewrite import MOST_IN_MEMORY, same_rows
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.objects import ObjectChanged, ObjectExists, ObjectMissing, Objects
+
+PIECE = 32 * MB
+
+
+class InputsChanged(CompactionError):
+    """Files of the partition are not what they were when it was planned."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Files of one partition, as names below its location: several that are to become one, or one to be copied."""
+
+    partition: str
+    source: str
+    target: str
+    inputs: tuple[Listed, ...]
+    target_mb: int = 0
+    reason: str = ""  # why it is copied
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.inputs)
+
+
+@dataclass(frozen=True)
+class Carry:
+    """All that a task needs. It travels to where the work is done."""
+
+    objects: Objects  # at any address: its options lead to all others
+    how: How
+
+    def at(self, uri: str) -> Objects:
+        return replace(self.objects, uri=uri)
+
+    def __call__(self, work: Work) -> tuple[OutputFile, ...]:
+        if len(work.inputs) == 1:
+            return (self.copy(work.source, work.target, work.inputs[0], work.reason),)
+        if before := self._made_before(work):
+            return (before,)
+        with _spool(work.size) as spool:
+            fetched = fetch(self.at(work.source), work.inputs, spool)
+            if fetched.changed:
+                raise InputsChanged("; ".join(fetched.changed.values()))
+            return tuple(self._joined(work, fetched.inputs))
+
+    # ------------------------------------------------------------ several become one
+
+    def _joined(self, work: Work, inputs: Sequence[Input]) -> Iterator[OutputFile]:
+        groups, unread = _of_one_kind(inputs)
+        for group in groups:
+            alone = {each.file.key: "no other file has exactly its columns" for each in group}
+            if len(group) > 1:
+                with joined(group, self.how, 2, work.partition) as found:
+                    if found.written is not None:
+                        yield self._published(work, found)
+                    taken = {each.file.key for each in found.inputs} if found.written else set()
+                    alone = {key: why for key, why in alone.items() if key not in taken} | dict(found.set_aside)
+            unread |= alone
+        for file in work.inputs:
+            if file.key in unread:
+                yield self.copy(work.source, work.target, file, unread[file.key])
+
+    def _made_before(self, work: Work) -> OutputFile | None:
+        """What a run that died has made of these very versions. It was proved before it was uploaded."""
+        target = self.at(work.target)
+        name = Bin(work.inputs, work.target_mb).output
+        stored = target.stat(name)
+        if stored is None:
+            return None
+        footer = footer_of(target, Listed(name, stored.size, stored.etag))
+        if footer is None or not {file.version for file in work.inputs} <= set(inputs_told(footer)):
+            return None
+        return OutputFile(
+            name=name,
+            etag=stored.etag,
+            size=stored.size,
+            rows=footer.num_rows,
+            how="resumed",
+            reason="a run that did not end had made it",
+            inputs=tuple(file.key for file in work.inputs),
+        )
+
+    def _published(self, work: Work, found: Joined) -> OutputFile:
+        assert found.written is not None and found.file is not None  # noqa: S101 (for the type checker)
+        files = tuple(each.file for each in found.inputs)
+        name = Bin(files, work.target_mb).output
+        target = self.at(work.target)
+        try:
+            target.create_from(name, found.file)
+        except ObjectExists:
+            there = pyarrow.py_buffer(target.read(name))
+            if not same_rows(there, pyarrow.memory_map(str(found.file)).read_buffer()):
+                raise OutputDiffers(f"{work.target}/{name} exists and has other rows. {NOTHING_CHANGED}") from None
+        stored = target.stat(name)
+        if stored is None:
+            raise ObjectMissing(f"{work.target}/{name} is gone as soon as it was made. {NOTHING_CHANGED}")
+        written = found.written
+        return OutputFile(
+            name=name,
+            etag=stored.etag,
+            size=stored.size,
+            rows=written.rows,
+            how=written.engine,
+            reason=written.reason,
+            inputs=tuple(file.key for file in files),
+        )
+
+    # ------------------------------------------------------------ one is copied
+
+    def copy(self, place: str, to: str, file: Listed, reason: str) -> OutputFile:
+        """Byte for byte: it reads, or fails to read, as before."""
+        source, target = self.at(place), self.at(to)
+        name = copied_name(version_digest(place, file.key, file.etag), file.key)
+        is_new = False
+        try:
+            with tempfile.NamedTemporaryFile() as spool:
+                expected = hashlib.sha256()
+                for piece in _pieces(source, file.key, file.size, file.etag):
+                    expected.update(piece)
+                    spool.write(piece)
+                spool.flush()
+                rows = _rows(file, spool.name)
+                with suppress(ObjectExists):  # by an earlier attempt, or another run; it is compared as any other
+                    target.create_from(name, Path(spool.name))
+                    is_new = True
+        except (ObjectChanged, ObjectMissing) as changed:
+            raise InputsChanged(str(changed)) from None
+        stored = target.stat(name)
+        found = hashlib.sha256()
+        if stored is not None:
+            for piece in _pieces(target, name, stored.size, stored.etag):
+                found.update(piece)
+        if stored is None or found.digest() != expected.digest():
+            if is_new:
+                target.delete_at_once(name)
+            raise OutputDiffers(f"{to}/{name} is not what was copied there. {NOTHING_CHANGED}")
+        return OutputFile(
+            name=name, etag=stored.etag, size=stored.size, rows=rows, how="copy", reason=reason, inputs=(file.key,)
+        )
+
+
+def _of_one_kind(inputs: Sequence[Input]) -> tuple[list[list[Input]], dict[str, str]]:
+    """Inputs by their exact columns; and why some cannot be read at all."""
+    groups: dict[object, list[Input]] = {}
+    unread: dict[str, str] = {}
+    for each in inputs:
+        try:
+            groups.setdefault(kind_of(each), []).append(each)
+        except UNREADABLE as reason:
+            unread[each.file.key] = in_one_line(reason)
+    return list(groups.values()), unread
+
+
+@contextmanager
+def _spool(size: int) -> Iterator[Path | None]:
+    if size <= MOST_IN_MEMORY:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="compaction-inputs-") as directory:
+        yield Path(directory)
+
+
+def _pieces(store: Objects, key: str, size: int, etag: str) -> Iterator[bytes]:
+    for start in range(0, size, PIECE):
+        yield bytes(store.read_range(key, start, min(size, start + PIECE), etag))
+
+
+def _rows(file: Listed, path: str) -> int | None:
+    try:
+        return int(Input(file, pyarrow.memory_map(path).read_buffer()).metadata.num_rows)
+    except UNREADABLE:
+        return None

@@ -1,0 +1,125 @@
+"""The checks on a Glue table. After a run they tell what it left; alone, as in CI, they look at all partitions."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dagster as dg
+
+from compaction_platform.compact.audit import Audit, Audited
+from compaction_platform.compact.glue.manifest import SWAPPED
+from compaction_platform.compact.glue.plan import Place
+from compaction_platform.compact.glue.report import Report
+from compaction_platform.compact.glue.run import GlueRun
+from compaction_platform.compact.glue.table import Surveyed
+from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan import OWN_NAME
+from compaction_platform.lake.objects import Objects
+
+FEW_SMALL = "few_small_files"
+WHOLE = "partitions_are_whole"
+UNCHANGED = "rows_unchanged"
+SHOWN = 20
+READ_AGAIN = 20  # partitions, those swapped last
+
+
+def check_specs(asset: dg.AssetKey) -> list[dg.AssetCheckSpec]:
+    return [
+        dg.AssetCheckSpec(
+            FEW_SMALL, asset=asset, description="No partition has small files that could become a large one."
+        ),
+        dg.AssetCheckSpec(
+            WHOLE,
+            asset=asset,
+            description="The catalog leads to every file that a swap has published, no rows are left outside, and no "
+            "partition is one that cannot be looked after.",
+        ),
+        dg.AssetCheckSpec(
+            UNCHANGED,
+            asset=asset,
+            blocking=True,
+            description="Compacted files hold exactly the rows they were made of. After a run: as compared before each "
+            "was published. Alone: those of the partitions swapped last are read again.",
+        ),
+    ]
+
+
+def results_after_a_run(report: Report, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+    if UNCHANGED in wanted:
+        different = {each.name: each.why for each in report.unfinished if "OutputDiffers" in each.why}
+        figures = {"rows": sum(each.rows or 0 for each in report.compacted), "partitions": len(report.compacted)}
+        yield _result(UNCHANGED, different, "partitions: what was written is not what was read", figures)
+    if FEW_SMALL in wanted:
+        left = {each.name: each.why for each in report.unfinished}
+        yield _result(
+            FEW_SMALL, left, "partitions could not be finished", {"unfinished": len(left)}, dg.AssetCheckSeverity.WARN
+        )
+    if WHOLE in wanted:
+        yield _result(WHOLE, report.problems, "partitions need a person", {"problems": len(report.problems)})
+
+
+def results_alone(run: GlueRun, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+    surveys = run.plan()
+    if UNCHANGED in wanted:
+        yield _rows_are_still_the_same(run, surveys)
+    if FEW_SMALL in wanted:
+        small = {each.name: f"{each.plan.inputs} small files" for each in surveys if each.plan.bins}
+        figures = {"small_files": sum(each.plan.inputs for each in surveys), "partitions": len(surveys)}
+        yield _result(FEW_SMALL, small, "partitions have small files", figures, dg.AssetCheckSeverity.WARN)
+    if WHOLE in wanted:
+        problems = {each.name: each.plan.problem for each in surveys if each.plan.problem}
+        late = {
+            each.name: f"{len(each.plan.late)} files came to an old location; the next run brings them in"
+            for each in surveys
+            if each.plan.late
+        }
+        yield _result(WHOLE, {**late, **problems}, "partitions are not whole", {"partitions": len(surveys)})
+
+
+@dataclass(frozen=True)
+class _AuditAt:
+    """It travels to where the work is done."""
+
+    objects: Objects
+
+    def __call__(self, item: tuple[str, Listed]) -> Audited:
+        place, file = item
+        return Audit(replace(self.objects, uri=place))(file)
+
+
+def _rows_are_still_the_same(run: GlueRun, surveys: Collection[Surveyed]) -> dg.AssetCheckResult:
+    places = sorted((each.found.current for each in surveys if each.found.manifest), key=_swapped_at)[-READ_AGAIN:]
+    if run.kept.publish == "in_place":
+        places = [each.found.current for each in surveys][-READ_AGAIN:]
+    items = [(place.uri, file) for place in places for file in place.data if OWN_NAME.fullmatch(file.name)]
+    spread = run.spread_for(sum(file.size for _, file in items))
+    problems: dict[str, str] = {}
+    rows = 0
+    for outcome in spread.run(_AuditAt(run.surveyor.objects), items, weight=lambda item: item[1].size):
+        rows += outcome.value.rows if outcome.value else 0
+        if problem := outcome.error or (outcome.value.problem if outcome.value else None):
+            problems["/".join((outcome.item[0], outcome.item[1].key))] = problem
+    figures = {"files": len(items), "rows": rows, "scope": f"the {READ_AGAIN} partitions swapped last, read again"}
+    return _result(UNCHANGED, problems, "compacted files are not what they were", figures)
+
+
+def _swapped_at(place: Place) -> float:
+    marker = place.find(SWAPPED)
+    return marker.changed_at.timestamp() if marker and marker.changed_at else 0.0
+
+
+def _result(
+    name: str,
+    problems: dict[str, str],
+    what: str,
+    figures: dict[str, Any],
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+) -> dg.AssetCheckResult:
+    rows = [dg.TableRecord({"where": key, "what": text}) for key, text in list(problems.items())[:SHOWN]]
+    return dg.AssetCheckResult(
+        check_name=name,
+        passed=not problems,
+        severity=severity,
+        description=f"{len(problems)} {what}" if problems else None,
+        metadata={**figures, **({"problems": dg.MetadataValue.table(rows)} if rows else {})},
+    )

@@ -1,0 +1,89 @@
+"""What one version of a partition is made of: `_compaction.json` beside its files, written once, before the swap.
+
+A manifest with a field that is not known here is refused: it may mean something that must not be overlooked.
+"""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from compaction_platform.lake.errors import CompactionError
+
+MANIFEST = "_compaction.json"
+SWAPPED = "_swapped"  # its time of change: since when the catalog is known to lead here
+NOTHING_GAINED = "_nothing_gained-"  # with a version's name, beside it: no two of its inputs can be joined
+
+
+class ManifestUnreadable(CompactionError):
+    """This is not a manifest, or one of a newer format."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class File(Strict):
+    """A file at a place, in one version."""
+
+    place: str  # s3://bucket/prefix
+    name: str
+    etag: str
+    size: int
+
+
+class OutputFile(Strict):
+    name: str
+    etag: str
+    size: int
+    rows: int | None  # None: it cannot be read, and was carried over as it is
+    how: str  # the engine, or "copy"
+    reason: str
+    inputs: tuple[str, ...]  # names
+
+
+class Manifest(Strict):
+    format_version: Literal[1] = 1
+    database: str
+    table: str
+    values: tuple[str, ...]
+    location: str  # of this version
+    replaces: str  # the location that the catalog had before
+    home: str  # where the partition was before its first swap; writers may know only that
+    planned_against: str  # fingerprint of the partition as the catalog described it
+    written_at: datetime  # by the store's clock
+    inputs: tuple[File, ...]
+    outputs: tuple[OutputFile, ...]
+    old_places: tuple[str, ...]  # where its files were before and may still be: home, and what was replaced
+    absorbed: tuple[str, ...]  # digests of all versions of files, at any place, whose rows are in the outputs
+    known: dict[str, tuple[str, ...]]  # by old place: names of such files
+
+    @property
+    def rows(self) -> int | None:
+        rows = [each.rows for each in self.outputs]
+        return None if None in rows else sum(each for each in rows if each is not None)
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for each in self.outputs)
+
+    def is_of(self, database: str, table: str, values: tuple[str, ...], location: str) -> bool:
+        return (self.database, self.table, self.values, self.location) == (database, table, values, location)
+
+
+class Abandoned(Strict):
+    """In place of a manifest: this directory is being removed, and nothing may lead to it any more."""
+
+    abandoned: Literal[True] = True
+
+
+def read_manifest(content: bytes) -> Manifest | Abandoned:
+    try:
+        if content.lstrip().startswith(b'{"abandoned"'):
+            return Abandoned.model_validate_json(content)
+        return Manifest.model_validate_json(content)
+    except ValidationError as invalid:
+        raise ManifestUnreadable(
+            f"{MANIFEST} cannot be understood ({invalid.error_count()} problems): damaged, or of a newer version of "
+            "this program. The partition was left as it is."
+        ) from None

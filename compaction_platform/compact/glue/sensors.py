@@ -1,0 +1,58 @@
+"""The table's partitions as dynamic partitions, and a run over all of them at fixed times."""
+
+from typing import Any
+
+import dagster as dg
+
+from compaction_platform.compact.glue.assets import OP_PREFIX, partitions_of
+from compaction_platform.compact.glue.run import GlueRun
+from compaction_platform.compact.glue.survey import EVERYTHING
+from compaction_platform.compact.glue.table import KeptTable
+from compaction_platform.lake.resources import LakeResource
+from compaction_platform.lake.run_requests import SUBJECT_TAG, UNFINISHED
+from compaction_platform.lake.spread import Spread
+
+AT_ONCE = 10_000  # partitions that one tick adds
+
+
+def partitions_sensor(kept: KeptTable) -> dg.SensorDefinition:
+    partitions = partitions_of(kept)
+
+    @dg.sensor(
+        name=f"partitions_{kept.called}",
+        minimum_interval_seconds=300,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description=f"Finds the partitions of {kept.database}.{kept.name} in the Glue Data Catalog.",
+    )
+    def find(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
+        run = GlueRun(kept, lake.settings(), Spread, context.log.info)
+        there = [each.name for each in run.surveyor.partitions(EVERYTHING)]
+        known = set(context.instance.get_dynamic_partitions(str(partitions.name)))
+        new = [name for name in there if name not in known]
+        gone = sorted(known - set(there))
+        requests: list[Any] = [
+            *([partitions.build_add_request(new[:AT_ONCE])] if new else []),
+            *([partitions.build_delete_request(gone)] if gone else []),
+        ]
+        said = f"{len(there):,} partitions, {len(new):,} new, {len(gone):,} not in the catalog any more"
+        return dg.SensorResult(dynamic_partitions_requests=requests, skip_reason=dg.SkipReason(said))
+
+    return find
+
+
+def compact_schedule(kept: KeptTable, job: object, cron: str) -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name=f"compact_{kept.called}_schedule",
+        job=job,  # type: ignore[arg-type]  # an unresolved asset job is one of the kinds this takes
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Compacts the partitions of {kept.database}.{kept.name} that need it.",
+    )
+    def compact(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        unfinished = dg.RunsFilter(tags={SUBJECT_TAG: kept.subject}, statuses=UNFINISHED)
+        if context.instance.get_runs(unfinished, limit=1):
+            return dg.SkipReason("the last run is not over")
+        return dg.RunRequest(run_config={"ops": {f"{OP_PREFIX}{kept.called}": {"config": {}}}})
+
+    return compact

@@ -1,0 +1,70 @@
+"""A Glue table that is kept compact: what its declaration, or the command, says; as plain values."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from compaction_platform.compact.glue.catalog import GluePartition, GlueTable, TableUnsuitable
+from compaction_platform.compact.glue.plan import Found, PartitionPlan, Place, Rules, place_of, why_location_unusable
+from compaction_platform.lake.file_sizes import Sizes
+
+Publish = Literal["swap_location", "in_place"]
+
+
+@dataclass(frozen=True)
+class KeptTable:
+    database: str
+    name: str
+    predicate: str | None = None
+    publish: Publish = "swap_location"
+    target: str | None = None  # where versions go
+    rules: Rules = field(default_factory=Rules)
+
+    @property
+    def called(self) -> str:
+        """Where only letters, digits and underscores may stand."""
+        return f"{self.database}_{self.name}".replace("-", "_")
+
+    @property
+    def subject(self) -> str:
+        return f"glue.{self.database}.{self.name}"
+
+    def root(self, table: GlueTable) -> str:
+        """Where versions of this table's partitions go."""
+        if why := why_location_unusable(table.location):
+            raise TableUnsuitable(f"table {table.called}: {why}. Nothing was done.")
+        place = place_of(table.location)
+        if self.target is None:
+            if "/" not in place.removeprefix("s3://"):
+                raise TableUnsuitable(
+                    f"table {table.called} is a whole bucket ({place}): say where compacted files shall go "
+                    "(target_s3_path). Nothing was done."
+                )
+            return f"{place}-compacted"
+        if why := why_location_unusable(self.target):
+            raise TableUnsuitable(f"target_s3_path: {why}. Nothing was done.")
+        root = place_of(self.target)
+        if f"{root}/".startswith(f"{place}/") or f"{place}/".startswith(f"{root}/"):
+            raise TableUnsuitable(
+                f"target_s3_path {root} and the location of {table.called}, {place}, lie inside one another: crawlers "
+                "and MSCK REPAIR TABLE would take compacted files for partitions. Choose another place. Nothing was "
+                "done."
+            )
+        return root
+
+
+@dataclass(frozen=True)
+class Surveyed:
+    """One partition: what there is, and what is to be done."""
+
+    partition: GluePartition
+    found: Found
+    plan: PartitionPlan
+    versions: tuple[Place, ...] = ()  # directories of this partition where versions go, whatever they are
+
+    @property
+    def name(self) -> str:
+        return self.partition.name
+
+    @property
+    def sizes(self) -> Sizes:
+        return Sizes.of(file.size for file in self.found.current.data)

@@ -1,0 +1,167 @@
+"""Inputs become one proved file, not published yet; those that cannot be part of it are told apart, with the reason."""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform.compact import engines
+from compaction_platform.compact.engines import Verify, Written
+from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable
+from compaction_platform.compact.schemas import Unified, fitted
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.parquet_output import Encoding
+
+ParquetSchema = tuple[tuple[Any, ...], ...]
+CHANGED = "encoded anew, its columns would be of other Parquet types"
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What was written, of which inputs; `set_aside` by key: why others are not part of it."""
+
+    inputs: tuple[Input, ...]
+    set_aside: Mapping[str, str]
+    written: Written | None = None  # None: too few could be part of it
+    file: Path | None = None
+
+    @property
+    def size(self) -> int:
+        return self.file.stat().st_size if self.file else 0
+
+
+@dataclass(frozen=True)
+class How:
+    """How files are joined. `exactly`: only files of the very same Parquet schema, into one of that schema."""
+
+    encoding: Encoding
+    verify: Verify = "full"
+    exactly: bool = False
+
+    def encoding_for(self, first: Input) -> Encoding:
+        return (
+            replace(self.encoding, decimals_as_integers=has_integer_decimals(first)) if self.exactly else self.encoding
+        )
+
+
+@contextmanager
+def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Iterator[Joined]:
+    """One file of as many of these inputs as go together, for as long as the context lasts."""
+    usable, unified, set_aside = _going_together(inputs, how.exactly)
+    while len(usable) >= fewest:
+        with tempfile.NamedTemporaryFile(suffix=".parquet") as spool:
+            try:
+                written = engines.write(usable, unified, how.encoding_for(usable[0]), spool, how.verify)
+            except UNREADABLE as failed:
+                bad = _unreadable(usable, unified.schema)
+                if not bad:
+                    raise CompactionError(f"{called}: {in_one_line(failed)}") from failed
+                usable, unified, apart = _going_together(
+                    [each for each in usable if each.file.key not in bad], how.exactly
+                )
+                set_aside = {**set_aside, **bad, **apart}
+                continue
+            if how.exactly and _is_changed(usable[0], engines.mapped(spool)):
+                set_aside = {**set_aside, **{each.file.key: CHANGED for each in usable}}
+                usable = []
+                break
+            yield Joined(tuple(usable), set_aside, written, Path(spool.name))
+            return
+    yield Joined(tuple(usable), set_aside)
+
+
+def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input], Unified, dict[str, str]]:
+    """The inputs that can become one file, their common schema, and why the others cannot. Where they disagree, the
+    schema that most of them have decides."""
+    sound: list[Input] = []
+    apart: dict[str, str] = {}
+    for each in inputs:
+        try:
+            each.judge()
+            sound.append(each)
+        except UNREADABLE as reason:
+            apart[each.file.key] = in_one_line(reason)
+    kinds = {each.file.key: kind_of(each) if exactly else _roughly(each) for each in sound}
+    often: Counter[Any] = Counter(kinds.values())
+    usable: list[Input] = []
+    unified = Unified()
+    for each in sorted(sound, key=lambda each: -often[kinds[each.file.key]]):
+        try:
+            if exactly and usable and kinds[usable[0].file.key] != kinds[each.file.key]:
+                raise Unusable("its columns are not exactly those of the others")
+            if usable and usable[0].has_int96 != each.has_int96:
+                raise Unusable("its timestamps are stored in another way than those of the others (INT96)")
+            unified = unified.with_file(each.schema, each.metadata.metadata or {})
+            usable.append(each)
+        except Unusable as reason:
+            apart[each.file.key] = str(reason)
+    return sorted(usable, key=lambda each: each.file), unified, apart
+
+
+def _roughly(each: Input) -> tuple[str, bool]:
+    return each.schema.remove_metadata().to_string(), each.has_int96
+
+
+def kind_of(each: Input) -> tuple[str, ParquetSchema]:
+    """Files of one kind have the very same columns: to Arrow, and to any other reader."""
+    return each.schema.remove_metadata().to_string(), parquet_schema(each.metadata)
+
+
+def parquet_schema(metadata: pyarrow.parquet.FileMetaData) -> ParquetSchema:
+    """What a reader goes by. Inside lists and maps only the types count: the names there have no meaning, and Arrow
+    writes its own."""
+    columns = [metadata.schema.column(number) for number in range(len(metadata.schema))]
+    return tuple(
+        (
+            column.path.split(".")[0] if column.max_repetition_level else column.path,
+            column.physical_type,
+            column.length,
+            *_annotation(column),
+            column.max_definition_level,
+            column.max_repetition_level,
+        )
+        for column in columns
+    )
+
+
+def _annotation(column: Any) -> tuple[str, str]:
+    """Logical and converted type. That 32 bits are an integer of 32 bits need not be said."""
+    plain = {"INT32": "INT_32", "INT64": "INT_64"}
+    if column.converted_type == plain.get(column.physical_type):
+        return "None", "NONE"
+    return str(column.logical_type), column.converted_type
+
+
+def has_integer_decimals(each: Input) -> bool:
+    schema = each.metadata.schema
+    columns = [schema.column(number) for number in range(len(schema))]
+    return any(column.converted_type == "DECIMAL" and column.physical_type.startswith("INT") for column in columns)
+
+
+def _is_changed(before: Input, written: pyarrow.Buffer) -> bool:
+    return parquet_schema(before.metadata) != parquet_schema(
+        pyarrow.parquet.read_metadata(pyarrow.BufferReader(written))
+    )
+
+
+def _unreadable(inputs: Sequence[Input], schema: pyarrow.Schema) -> dict[str, str]:
+    """Decode every file by itself, to find out which of them cannot be, or does not fit the others."""
+    bad: dict[str, str] = {}
+    for each in inputs:
+        try:
+            for batch in each.decoded():
+                fitted(batch, schema)
+        except UNREADABLE as reason:
+            bad[each.file.key] = in_one_line(reason)
+    return bad
+
+
+def in_one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return (text if isinstance(error, CompactionError) else f"{type(error).__name__}: {text}")[:500]

@@ -1,0 +1,228 @@
+"""What is to be done with a partition: from listings alone."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compaction_platform.compact.glue.manifest import SWAPPED, File, Manifest, OutputFile
+from compaction_platform.compact.glue.plan import (
+    BELOW,
+    DAMAGED,
+    GOOD,
+    NO_FILES,
+    OVERWRITTEN,
+    YOUNG,
+    Found,
+    Place,
+    Rules,
+    copied_name,
+    overlapping,
+    plan_partition,
+    version_digest,
+    why_location_unusable,
+)
+from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan import MB, Policy
+
+pytestmark = pytest.mark.unit
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+LONG_AGO = NOW - timedelta(days=30)
+HOME = "s3://lake/clicks/year=2023"
+VERSION = "s3://lake/clicks-compacted/year=2023/v-0123456789abcdef"
+RULES = Rules(Policy(10 * MB, 20 * MB, 7 * MB), grace=timedelta(days=1), quiet_for=timedelta(minutes=10))
+
+
+def file(name: str, size: int = MB, changed_at: datetime = LONG_AGO) -> Listed:
+    return Listed(name, size, f"etag of {name}", changed_at)
+
+
+def at(uri: str, *files: Listed) -> Place:
+    return Place(uri, files)
+
+
+def swapped(*more: Listed, since: datetime = NOW - timedelta(days=2), old: tuple[Listed, ...] = ()) -> Found:
+    """A partition that leads to one file, made of two at its home."""
+    made = file("part-0.compacted-10mb-aaaaaaaaaaaaaaaaaaaaaaaa.parquet", 3 * MB)
+    manifest = Manifest(
+        database="db",
+        table="t",
+        values=("2023",),
+        location=VERSION,
+        replaces=HOME,
+        home=HOME,
+        planned_against="",
+        written_at=LONG_AGO,
+        inputs=tuple(File(place=HOME, name=name, etag=f"etag of {name}", size=MB) for name in ("a", "b")),
+        outputs=(
+            OutputFile(
+                name=made.key, etag=made.etag, size=made.size, rows=1, how="re-encode", reason="", inputs=("a", "b")
+            ),
+        ),
+        old_places=(HOME,),
+        absorbed=tuple(version_digest(HOME, name, f"etag of {name}") for name in ("a", "b")),
+        known={HOME: ("a", "b")},
+    )
+    marker = Listed(SWAPPED, 1, "marker", since)
+    return Found(at(VERSION, made, marker, *more), manifest, (at(HOME, *old),))
+
+
+def test_small_files_are_joined_and_the_others_are_carried_over() -> None:
+    plan = plan_partition(Found(at(HOME, file("b"), file("a"), file("large", 9 * MB))), RULES, NOW)
+    (one,) = plan.bins
+    assert [each.key for each in one.inputs] == ["a", "b"]
+    assert [each.key for each in plan.copies] == ["large"]
+    assert plan.version.startswith("v-")
+
+
+def test_every_name_counts_that_readers_read() -> None:
+    plan = plan_partition(
+        Found(at(HOME, file("000000_0"), file("x.snappy"), file("_SUCCESS"), file(".crc"))), RULES, NOW
+    )
+    assert [each.key for each in plan.bins[0].inputs] == ["000000_0", "x.snappy"]
+    assert plan.copies == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ([], NO_FILES),
+        ([file("_SUCCESS"), file("empty.parquet", 0)], NO_FILES),
+        ([file("a")], GOOD),
+        ([file("a", 9 * MB), file("b", 8 * MB)], GOOD),
+        ([file("a"), file("b", changed_at=NOW - timedelta(minutes=1))], YOUNG),
+        ([file("a"), file("b"), file("below/c")], BELOW),
+    ],
+)
+def test_why_a_partition_is_left_alone(files: list[Listed], why: str) -> None:
+    plan = plan_partition(Found(at(HOME, *files)), RULES, NOW)
+    assert plan.is_empty and plan.why_not is not None and plan.why_not.startswith(why)
+
+
+def test_files_in_hidden_directories_are_not_its_own() -> None:
+    plan = plan_partition(Found(at(HOME, file("a"), file("b"), file("_temporary/0/c"))), RULES, NOW)
+    assert len(plan.bins) == 1 and plan.problem is None
+
+
+def test_the_version_changes_with_the_inputs_and_only_with_them() -> None:
+    one = plan_partition(Found(at(HOME, file("a"), file("b"))), RULES, NOW)
+    same = plan_partition(Found(at(HOME, file("b"), file("a"))), RULES, NOW + timedelta(days=1))
+    other = plan_partition(Found(at(HOME, file("a"), replace(file("b"), etag="new"))), RULES, NOW)
+    elsewhere = plan_partition(Found(at(f"{HOME}0", file("a"), file("b"))), RULES, NOW)
+    assert one.version == same.version
+    assert len({one.version, other.version, elsewhere.version}) == 3
+
+
+def test_what_was_made_is_not_made_again() -> None:
+    plan = plan_partition(swapped(), RULES, NOW)
+    assert plan.is_empty and plan.why_not == GOOD
+    with_one = plan_partition(swapped(file("new-1")), RULES, NOW)
+    assert with_one.is_empty
+    with_two = plan_partition(swapped(file("new-1"), file("new-2")), RULES, NOW)
+    assert len(with_two.bins[0].inputs) == 3
+
+
+def test_a_file_that_came_to_the_old_location_is_late() -> None:
+    plan = plan_partition(swapped(old=(file("a"), file("c"))), RULES, NOW)
+    assert [(late.place, late.name) for late in plan.late] == [(HOME, "c")]
+    copy = file(copied_name(version_digest(HOME, "c", "etag of c"), "c"))
+    assert plan_partition(swapped(copy, old=(file("a"), file("c"))), RULES, NOW).late == ()
+
+
+def test_a_file_that_was_overwritten_after_it_was_compacted_is_for_a_person() -> None:
+    plan = plan_partition(swapped(old=(replace(file("a"), etag="other"),)), RULES, NOW)
+    assert plan.is_empty and plan.problem is not None and plan.problem.startswith(OVERWRITTEN)
+
+
+def test_a_partition_whose_published_files_are_gone_is_for_a_person() -> None:
+    found = swapped(file("x"), file("y"), old=(file("c"),))
+    lost = replace(found, current=Place(VERSION, found.current.files[1:]))
+    plan = plan_partition(lost, RULES, NOW)
+    assert plan.is_empty and plan.problem is not None and plan.problem.startswith(DAMAGED) and HOME in plan.problem
+
+
+@pytest.mark.parametrize(
+    ("since", "wanted", "removed"),
+    [
+        (NOW - timedelta(days=2), True, ["a", "b"]),
+        (NOW - timedelta(hours=2), True, []),
+        (NOW - timedelta(days=2), False, []),
+    ],
+)
+def test_originals_go_after_the_grace_if_wanted(since: datetime, wanted: bool, removed: list[str]) -> None:
+    found = swapped(since=since, old=(file("a"), file("b"), file("_SUCCESS")))
+    plan = plan_partition(found, replace(RULES, delete_originals=wanted), NOW)
+    assert [each.name for each in plan.removable] == removed
+
+
+def test_own_versions_go_after_the_grace_in_any_case() -> None:
+    found = swapped()
+    earlier = VERSION.replace("v-0", "v-f")
+    assert found.manifest is not None
+    manifest = found.manifest.model_copy(
+        update={"old_places": (HOME, earlier), "absorbed": (version_digest(earlier, "a", "etag of a"),)}
+    )
+    old = (at(HOME, file("a")), at(earlier, file("a"), file("foreign")))
+    plan = plan_partition(Found(found.current, manifest.model_copy(update={"known": {}}), old), RULES, NOW)
+    assert [(each.place, each.name) for each in plan.removable] == [(earlier, "a")]
+    assert {(each.place, each.name) for each in plan.late} == {(HOME, "a"), (earlier, "foreign")}
+
+
+@pytest.mark.parametrize(
+    ("location", "why"),
+    [
+        (None, "no location"),
+        ("", "no location"),
+        ("hdfs://node/x", "not on S3"),
+        ("s3://", "not on S3"),
+        ("s3://lake//x", "empty segment"),
+        ("s3://lake/x/../y", "empty segment"),
+    ],
+)
+def test_locations_that_cannot_be_used(location: str | None, why: str) -> None:
+    assert why in (why_location_unusable(location) or "")
+
+
+@pytest.mark.parametrize("location", ["s3://lake/x", "s3a://lake/x/", "s3n://lake/x y/%2F=?", "s3://lake"])
+def test_locations_that_can_be_used(location: str) -> None:
+    assert why_location_unusable(location) is None
+
+
+def test_partitions_that_share_files_are_found() -> None:
+    found = overlapping(
+        {
+            "one": "s3://lake/a/",
+            "two": "s3a://lake/a",
+            "inside": "s3://lake/a/b/c",
+            "alone": "s3://lake/ab",
+            "above": "s3://lake/x",
+            "below": "s3://lake/x/y",
+            "beside": "s3://lake/x-y",
+        }
+    )
+    assert set(found) == {"one", "two", "inside", "above", "below"}
+
+
+paths = st.lists(st.sampled_from(["a", "b", "a-b"]), min_size=1, max_size=3).map("/".join)
+
+
+@given(st.lists(paths, max_size=8))
+def test_overlaps_are_those_that_a_plain_comparison_finds(some: list[str]) -> None:
+    locations = {f"p{number}": f"s3://lake/{path}" for number, path in enumerate(some)}
+    expected = {
+        one
+        for one, here in locations.items()
+        for two, there in locations.items()
+        if one != two and (f"{here}/".startswith(f"{there}/") or f"{there}/".startswith(f"{here}/"))
+    }
+    assert set(overlapping(locations)) == expected
+
+
+@given(st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=200))
+def test_a_copy_of_a_copy_keeps_a_short_name(name: str, place: str) -> None:
+    first = copied_name(version_digest(place, name, "1"), name)
+    second = copied_name(version_digest(place, first, "2"), first)
+    assert len(second) == len(first) and second != first

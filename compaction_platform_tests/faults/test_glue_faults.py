@@ -1,0 +1,454 @@
+"""What may happen in the middle of a swap, made to happen. Afterwards the partition leads to every row, once."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from compaction_platform.compact.glue import cleanup
+from compaction_platform.compact.glue.carry import Carry, Work
+from compaction_platform.compact.glue.manifest import MANIFEST, SWAPPED
+from compaction_platform.compact.glue.swap import Swap
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
+from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
+
+pytestmark = pytest.mark.integration
+
+ROWS = list(range(120))
+PARTITION = ("2023", "05")
+AT_ONCE = timedelta(minutes=-1)  # the store's clock tells seconds
+
+
+@pytest.fixture(scope="module")
+def catalog_server() -> Iterator[CatalogServer]:
+    with CatalogServer() as server:
+        yield server
+
+
+@pytest.fixture
+def scene(settings: Settings, catalog_server: CatalogServer) -> Iterator[Scene]:
+    catalog_server.forget_hooks()
+    scene = Scene(settings.model_copy(update={"glue_endpoint": catalog_server.url}), catalog_server)
+    scene.fill(scene.partition(*PARTITION))
+    yield scene
+    catalog_server.forget_hooks()
+
+
+def versions(scene: Scene) -> set[str]:
+    around = scene.names(f"{scene.location}-compacted/year=2023/month=05", hidden=True)
+    return {name.split("/")[0] for name in around if name.startswith("v-")}
+
+
+def is_finished(scene: Scene) -> None:
+    """Compact, and the only version that is left."""
+    assert scene.ids(*PARTITION) == ROWS
+    place = scene.place(*PARTITION)
+    assert len(scene.names(place)) == 1
+    assert {MANIFEST, SWAPPED} <= set(scene.names(place, hidden=True))
+    assert not scene.compact().results[0].did_something
+
+
+# ---------------------------------------------------------------- death
+
+SCRIPT = """
+import os, signal, sys
+from compaction_platform.compact.glue import carry, cleanup, run, swap
+from compaction_platform.compact.glue.catalog import GlueCatalog
+from compaction_platform.compact.glue.plan import Rules
+from compaction_platform.compact.glue.run import GlueRun
+from compaction_platform.compact.glue.swap import Swap
+from compaction_platform.compact.glue.table import KeptTable
+from compaction_platform.compact.originals import Removal
+from compaction_platform.compact import originals
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import load_settings
+from compaction_platform.lake.spread import Spread
+from datetime import timedelta
+
+database, point = sys.argv[1:]
+
+def die(*arguments, **named):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def dying_after(real):
+    def call(*arguments, **named):
+        real(*arguments, **named)
+        die()
+    return call
+
+points = {
+    "before the files": (carry.Carry, "__call__", die),
+    "after a file": (Objects, "create_from", dying_after(Objects.create_from)),
+    "before the manifest": (Swap, "_written", die),
+    "after the manifest": (Swap, "_written", dying_after(Swap._written)),
+    "before the swap": (GlueCatalog, "update", die),
+    "after the swap": (GlueCatalog, "update", dying_after(GlueCatalog.update)),
+    "before its note": (Swap, "note", die),
+    "while removing": (Removal, "_remove_some", dying_after(Removal._remove_some)),
+}
+originals.CHUNK = 2
+owner, name, value = points[point]
+setattr(owner, name, value)
+kept = KeptTable(database, "clicks", rules=Rules(delete_originals=True, grace=timedelta()))
+GlueRun(kept, load_settings(), lambda: Spread(None, 1)).run()
+"""
+
+
+def die_at(scene: Scene, environment: dict[str, str], point: str) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, scene.database, point],
+        env={**os.environ, **environment, "COMPACTION_GLUE_ENDPOINT": scene.server.url},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+
+
+@pytest.mark.parametrize(
+    ("point", "is_swapped"),
+    [
+        ("before the files", False),
+        ("after a file", False),
+        ("before the manifest", False),
+        ("after the manifest", False),
+        ("before the swap", False),
+        ("after the swap", True),
+        ("before its note", True),
+    ],
+)
+def test_a_run_that_is_killed_is_finished_by_the_next(
+    scene: Scene, lake_environment: dict[str, str], point: str, is_swapped: bool
+) -> None:
+    home = scene.place(*PARTITION)
+    die_at(scene, lake_environment, point)
+    assert (scene.place(*PARTITION) != home) == is_swapped
+    assert scene.ids(*PARTITION) == ROWS
+    made = scene.names(f"{scene.location}-compacted/year=2023/month=05")
+    report = scene.compact()
+    assert report.is_clean
+    if point == "after a file":
+        assert len(made) == 1
+        assert [each.how for each in report.results[0].outputs] == ["resumed"]
+    is_finished(scene)
+    assert len(versions(scene)) == 1
+    scene.compact(GRACE_OVER)
+    assert scene.names(home) == []
+    is_finished(scene)
+
+
+def test_a_removal_that_is_killed_is_finished_by_the_next(scene: Scene, lake_environment: dict[str, str]) -> None:
+    home = scene.place(*PARTITION)
+    scene.compact()
+    die_at(scene, lake_environment, "while removing")
+    assert len(scene.names(home)) == 4
+    assert scene.compact(GRACE_OVER).results[0].removed == 4
+    is_finished(scene)
+
+
+# ---------------------------------------------------------------- others change things meanwhile
+
+
+def once_before(operation: str, scene: Scene, do: Callable[[], None]) -> list[str]:
+    """Do something right before the first such call; the list tells that it happened."""
+    happened: list[str] = []
+
+    def hook(called: str, request: dict[str, Any]) -> None:
+        if called == operation and not happened:
+            happened.append(called)
+            do()
+
+    scene.server.before = hook
+    return happened
+
+
+def after_the_files(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> list[str]:
+    """Do something when all new files are there, and nothing is committed yet."""
+    happened: list[str] = []
+    real = Swap.commit
+
+    def commit(*arguments: Any) -> Any:
+        if not happened:
+            happened.append("yes")
+            do()
+        return real(*arguments)
+
+    monkeypatch.setattr(Swap, "commit", commit)
+    return happened
+
+
+def test_a_partition_that_was_altered_meanwhile_is_not_swapped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between our reading it and the swap."""
+    home = scene.place(*PARTITION)
+    real = Swap._require_unchanged
+    happened = []
+
+    def altered(self: Swap, *arguments: Any) -> None:
+        real(self, *arguments)
+        if not happened:
+            happened.append(True)
+            scene.update(*PARTITION, Parameters={"altered": "yes"})
+
+    monkeypatch.setattr(Swap, "_require_unchanged", altered)
+    report = scene.compact()
+    assert happened and report.results[0].outcome == "conflict"
+    assert "altered by somebody else" in report.results[0].why and not report.is_clean
+    after = scene.described(*PARTITION)
+    assert after["Parameters"] == {"altered": "yes"} and scene.place(*PARTITION) == home
+    assert scene.compact().is_clean  # the next run plans anew
+    assert scene.described(*PARTITION)["Parameters"]["altered"] == "yes"
+    is_finished(scene)
+
+
+def test_a_partition_that_was_led_elsewhere_meanwhile_is_not_swapped(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = f"{scene.location}/restored"
+    scene.put(elsewhere, "x.parquet", clicks(0, 120))
+    happened = after_the_files(
+        monkeypatch, lambda: scene.update(*PARTITION, StorageDescriptor=scene.storage(elsewhere))
+    )
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "conflict" and "was led to" in result.why
+    assert scene.place(*PARTITION) == elsewhere
+
+
+@pytest.mark.parametrize("what", ["added", "replaced", "removed"])
+def test_files_that_change_meanwhile_prevent_the_swap(scene: Scene, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    home = scene.place(*PARTITION)
+
+    def change() -> None:
+        if what == "removed":
+            scene.s3.delete_object(Bucket="lake", Key=f"{home.removeprefix('s3://lake/')}/part-000.parquet")
+        else:
+            scene.put(home, "part-new.parquet" if what == "added" else "part-000.parquet", clicks(900))
+
+    happened = after_the_files(monkeypatch, change)
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "conflict" and "came, went or changed" in result.why
+    assert scene.place(*PARTITION) == home
+    expected = {"added": [*ROWS, *range(900, 920)], "replaced": [*ROWS[20:], *range(900, 920)], "removed": ROWS[20:]}
+    assert scene.compact().results[0].outcome == "compacted"
+    assert scene.ids(*PARTITION) == expected[what]
+
+
+def test_an_input_that_changes_before_it_is_read_prevents_the_swap(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = scene.place(*PARTITION)
+    real = Carry.__call__
+    happened = []
+
+    def replaced_first(self: Carry, work: Work) -> Any:
+        happened.append(True)
+        scene.put(home, "part-003.parquet", clicks(900))
+        return real(self, work)
+
+    monkeypatch.setattr(Carry, "__call__", replaced_first)
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "conflict" and scene.place(*PARTITION) == home
+
+
+def test_a_file_that_comes_in_the_moment_of_the_swap_is_brought_in(scene: Scene) -> None:
+    home = scene.place(*PARTITION)
+    happened = once_before("UpdatePartition", scene, lambda: scene.put(home, "slipped.parquet", clicks(900)))
+    assert scene.compact().results[0].outcome == "compacted"
+    assert happened
+    assert scene.compact().results[0].late == 1
+    assert scene.ids(*PARTITION) == [*ROWS, *range(900, 920)]
+    scene.compact(GRACE_OVER)
+    assert scene.names(home) == [] and scene.ids(*PARTITION) == [*ROWS, *range(900, 920)]
+
+
+def test_a_partition_that_is_dropped_meanwhile_stays_dropped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drop() -> None:
+        scene.glue.delete_partition(DatabaseName=scene.database, TableName="clicks", PartitionValues=list(PARTITION))
+
+    happened = after_the_files(monkeypatch, drop)
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "failed" and "no partition" in result.why
+
+
+def test_originals_stay_if_the_catalog_does_not_lead_to_their_rows_any_more(scene: Scene) -> None:
+    home = scene.place(*PARTITION)
+    scene.compact(GRACE_OVER)
+    surveys = scene.plan(GRACE_OVER)
+    assert len(surveys[0].plan.removable) == 6
+    back = scene.storage(home)
+    happened = once_before("GetPartition", scene, lambda: scene.update(*PARTITION, StorageDescriptor=back))
+    report = scene.compact(GRACE_OVER)
+    assert happened and report.results[0].removed == 0 and len(report.not_removed) == 6
+    assert scene.ids(*PARTITION) == ROWS
+
+
+def test_originals_stay_if_a_published_file_is_gone(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = scene.place(*PARTITION)
+    scene.compact(GRACE_OVER)
+    place = scene.place(*PARTITION)
+    real = cleanup.Cleanup.remove_replaced
+    happened = []
+
+    def lost_first(*arguments: Any) -> Any:
+        happened.append(True)
+        (name,) = scene.names(place)
+        scene.s3.delete_object(Bucket="lake", Key=f"{place.removeprefix('s3://lake/')}/{name}")
+        return real(*arguments)
+
+    monkeypatch.setattr(cleanup.Cleanup, "remove_replaced", lost_first)
+    report = scene.compact(GRACE_OVER)
+    assert happened and report.results[0].removed == 0 and len(scene.names(home)) == 6
+    (problem,) = scene.compact(GRACE_OVER).problems.values()
+    assert home in problem  # where the rows are
+
+
+# ---------------------------------------------------------------- answers that do not come
+
+
+def test_an_update_whose_answer_is_lost_counts(scene: Scene) -> None:
+    """Applied, but every answer is an error; the retries are, too."""
+    lost: list[str] = []
+
+    def hide(operation: str, request: dict[str, Any]) -> tuple[int, str] | None:
+        if operation == "UpdatePartition":
+            lost.append(operation)
+            return 400, "AccessDeniedException"
+        return None
+
+    scene.server.after = hide
+    (result,) = scene.compact().results
+    assert lost and result.outcome == "compacted"
+    scene.server.forget_hooks()
+    is_finished(scene)
+
+
+def test_an_update_that_is_refused_changes_nothing(scene: Scene) -> None:
+    home = scene.place(*PARTITION)
+    scene.server.before = lambda operation, request: (
+        (400, "AccessDeniedException") if operation == "UpdatePartition" else None
+    )
+    (result,) = scene.compact().results
+    assert result.outcome == "failed" and "Glue refused UpdatePartition: AccessDeniedException" in result.why
+    assert scene.place(*PARTITION) == home
+    scene.server.forget_hooks()
+    assert scene.compact().results[0].outcome == "compacted"
+    is_finished(scene)
+
+
+def test_originals_that_may_not_be_deleted_are_reported_and_tried_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = scene.place(*PARTITION)
+    scene.compact()
+    asked: list[str] = []
+    with monkeypatch.context() as patched:
+
+        def denied(self: Objects, keys: Any) -> dict[str, str]:
+            asked.extend(keys)
+            return dict.fromkeys(asked, "access denied")
+
+        patched.setattr(Objects, "delete", denied)
+        report = scene.compact(GRACE_OVER)
+    assert len(asked) == 6 and report.results[0].removed == 0 and not report.is_clean
+    assert set(report.not_removed.values()) == {"access denied"}
+    assert scene.ids(*PARTITION) == ROWS
+    assert scene.compact(GRACE_OVER).results[0].removed == 6
+    assert scene.names(home) == []
+
+
+def test_a_new_file_that_goes_away_in_the_moment_of_the_swap_leads_it_back(scene: Scene) -> None:
+    home = scene.place(*PARTITION)
+
+    def lose() -> None:
+        base = f"{scene.prefix}-compacted/year=2023/month=05"
+        (name,) = scene.names(f"s3://lake/{base}/{next(iter(versions(scene)))}")
+        scene.s3.delete_object(Bucket="lake", Key=f"{base}/{next(iter(versions(scene)))}/{name}")
+
+    happened = once_before("UpdatePartition", scene, lose)
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "failed" and "led back" in result.why
+    assert scene.place(*PARTITION) == home and scene.ids(*PARTITION) == ROWS
+
+
+# ---------------------------------------------------------------- two runs, and what dead ones left
+
+
+def test_two_runs_at_once_make_one_swap(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = scene.place(*PARTITION)
+    happened = after_the_files(monkeypatch, lambda: scene.compact() and None)
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "conflict"  # the other one was faster
+    is_finished(scene)
+    assert len(versions(scene)) == 1
+    scene.compact(GRACE_OVER)
+    assert scene.names(home) == [] and scene.ids(*PARTITION) == ROWS
+
+
+def test_two_runs_of_different_inputs_lose_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = scene.place(*PARTITION)
+
+    def other_run() -> None:
+        scene.put(home, "more.parquet", clicks(900))
+        assert scene.compact().results[0].outcome == "compacted"
+
+    happened = after_the_files(monkeypatch, other_run)
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "conflict"
+    assert scene.ids(*PARTITION) == [*ROWS, *range(900, 920)]
+    assert len(versions(scene)) == 2
+    scene.compact(GRACE_OVER)
+    assert len(versions(scene)) == 2  # the loser's files may be a living run's for a day
+    monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
+    assert scene.compact(GRACE_OVER).results[0].leftovers == 1
+    assert versions(scene) == {scene.place(*PARTITION).rpartition("/")[2]}
+    assert scene.names(home) == [] and scene.ids(*PARTITION) == [*ROWS, *range(900, 920)]
+
+
+@pytest.mark.parametrize("point", ["after a file", "after the manifest"])
+def test_what_a_dead_run_has_left_is_removed_if_its_inputs_are_safe(
+    scene: Scene, lake_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    die_at(scene, lake_environment, point)
+    (left,) = versions(scene)
+    scene.put(scene.place(*PARTITION), "more.parquet", clicks(900))
+    scene.compact()
+    assert left in versions(scene)
+    monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
+    assert scene.compact().results[0].leftovers == 1
+    assert versions(scene) == {scene.place(*PARTITION).rpartition("/")[2]}
+    assert scene.ids(*PARTITION) == [*ROWS, *range(900, 920)]
+
+
+def test_a_version_that_the_catalog_led_to_once_is_not_removed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = scene.place(*PARTITION)
+    scene.compact(GRACE_OVER)
+    made = scene.place(*PARTITION)
+    scene.update(*PARTITION, StorageDescriptor=scene.storage(home))  # somebody takes the swap back
+    monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
+    report = scene.compact(replace(RULES, policy=replace(RULES.policy, min_files=100)))
+    assert report.results[0].leftovers == 0 and "led here once" in report.not_removed[made]
+    assert len(scene.names(made)) == 1
+
+
+def test_a_run_that_was_taken_for_dead_does_not_publish(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was paused for more than a day; its directory was removed meanwhile."""
+    home = scene.place(*PARTITION)
+
+    def take_for_dead() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
+            patched.setattr(cleanup.Cleanup, "_remove_files", lambda self, place: 1)  # it has begun, not ended
+            only_look = replace(RULES, policy=replace(RULES.policy, min_files=100))
+            assert scene.compact(only_look).results[0].leftovers == 1
+
+    happened = after_the_files(monkeypatch, take_for_dead)
+    (result,) = scene.compact().results
+    assert happened and result.outcome == "conflict" and "abandoned" in result.why
+    assert scene.place(*PARTITION) == home and scene.ids(*PARTITION) == ROWS
