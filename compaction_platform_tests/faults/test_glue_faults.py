@@ -15,7 +15,6 @@ from compaction_platform.compact.glue import cleanup
 from compaction_platform.compact.glue.carry import Carry, Work
 from compaction_platform.compact.glue.manifest import MANIFEST, SWAPPED
 from compaction_platform.compact.glue.swap import Swap
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
@@ -68,7 +67,6 @@ from compaction_platform.compact.glue.swap import Swap
 from compaction_platform.compact.glue.table import KeptTable
 from compaction_platform.compact.originals import Removal
 from compaction_platform.compact import originals
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import load_settings
 from compaction_platform.lake.spread import Spread
 from datetime import timedelta
@@ -343,24 +341,24 @@ def test_an_update_that_is_refused_changes_nothing(scene: Scene) -> None:
 
 
 def test_originals_that_may_not_be_deleted_are_reported_and_tried_again(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, catalog_server: CatalogServer
 ) -> None:
-    home = scene.place(*PARTITION)
-    scene.compact()
-    asked: list[str] = []
-    with monkeypatch.context() as patched:
-
-        def denied(self: Objects, keys: Any) -> dict[str, str]:
-            asked.extend(keys)
-            return dict.fromkeys(asked, "access denied")
-
-        patched.setattr(Objects, "delete", denied)
-        report = scene.compact(GRACE_OVER)
-    assert len(asked) == 6 and report.results[0].removed == 0 and not report.is_clean
-    assert set(report.not_removed.values()) == {"access denied"}
-    assert scene.ids(*PARTITION) == ROWS
+    """The store itself refuses."""
+    catalog_server.forget_hooks()
+    places = {"glue_endpoint": catalog_server.url, "s3_endpoint": catalog_server.url}
+    scene = Scene(settings.model_copy(update=places), catalog_server)
+    scene.s3.create_bucket(Bucket="lake")
+    home = scene.partition(*PARTITION)
+    scene.fill(home)
+    assert scene.compact().results[0].outcome == "compacted"
+    catalog_server.denies_deletion = True
+    report = scene.compact(GRACE_OVER)
+    assert catalog_server.denied and report.results[0].removed == 0 and not report.is_clean
+    assert len(report.not_removed) == 6 and all("403" in why for why in report.not_removed.values())
+    assert len(scene.names(home)) == 6 and scene.ids(*PARTITION) == ROWS
+    catalog_server.denies_deletion = False
     assert scene.compact(GRACE_OVER).results[0].removed == 6
-    assert scene.names(home) == []
+    assert scene.names(home) == [] and scene.ids(*PARTITION) == ROWS
 
 
 def test_a_new_file_that_goes_away_in_the_moment_of_the_swap_leads_it_back(scene: Scene) -> None:

@@ -1,5 +1,6 @@
-"""A Glue Data Catalog over HTTP on loopback (moto), with what moto lacks: pages, and faults on demand."""
+"""A Glue Data Catalog over HTTP on loopback (moto), with what moto lacks: pages, and faults on demand. S3, too."""
 
+import io
 import json
 import threading
 from collections.abc import Callable, Iterable
@@ -22,6 +23,8 @@ class CatalogServer:
         self.calls: list[str] = []
         self.before: Callable[[str, dict[str, Any]], tuple[int, str] | None] = lambda operation, request: None
         self.after: Callable[[str, dict[str, Any]], tuple[int, str] | None] = lambda operation, request: None
+        self.denies_deletion = False  # on S3
+        self.denied: list[str] = []
         self._server = make_server("127.0.0.1", 0, self._answer, threaded=True)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -41,14 +44,17 @@ class CatalogServer:
     def forget_hooks(self) -> None:
         self.before = self.after = lambda operation, request: None
         self.calls.clear()
+        self.denies_deletion = False
+        self.denied.clear()
 
     def _answer(self, environ: Environ, start_response: Respond) -> Iterable[bytes]:
-        import io
-
         operation = environ.get("HTTP_X_AMZ_TARGET", "").rpartition(".")[2]
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
         request = json.loads(body) if operation and body else {}
+        if not operation and self.denies_deletion and _deletes(environ):
+            self.denied.append(environ["PATH_INFO"])
+            return _denied(start_response)
         self.calls.append(operation)
         if refusal := self.before(operation, request):
             return _refused(start_response, *refusal)
@@ -81,6 +87,16 @@ class CatalogServer:
             ]
         start_response(seen["status"], seen["headers"])
         return [body]
+
+
+def _deletes(environ: Environ) -> bool:
+    return bool(environ["REQUEST_METHOD"] == "DELETE" or "delete" in environ.get("QUERY_STRING", "").split("&"))
+
+
+def _denied(start_response: Respond) -> Iterable[bytes]:
+    body = b"<Error><Code>AccessDenied</Code><Message>by the test</Message></Error>"
+    start_response("403 Forbidden", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+    return [body]
 
 
 def _refused(start_response: Respond, status: int, code: str) -> Iterable[bytes]:
