@@ -1,5 +1,6 @@
 """Inputs become one proved file, not published yet; those that cannot be part of it are told apart, with the reason."""
 
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.parquet_output import Encoding
 
 ParquetSchema = tuple[tuple[Any, ...], ...]
+SPARK = b"org.apache.spark."
+FROM_CONVERTED = re.compile(r", (is_from_converted_type|force_set_converted_type)=\w+")  # how it is told, not what
 CHANGED = "encoded anew, its columns would be of other Parquet types"
 
 
@@ -108,9 +111,11 @@ def _roughly(each: Input) -> tuple[str, bool]:
     return each.schema.remove_metadata().to_string(), each.has_int96
 
 
-def kind_of(each: Input) -> tuple[str, ParquetSchema]:
-    """Files of one kind have the very same columns: to Arrow, and to any other reader."""
-    return each.schema.remove_metadata().to_string(), parquet_schema(each.metadata)
+def kind_of(each: Input) -> tuple[str, ParquetSchema, frozenset[tuple[bytes, bytes]]]:
+    """Files of one kind have the very same columns: to Arrow, and to any other reader. Spark reads old dates and times
+    by what it has noted in the footer."""
+    notes = {(key, value) for key, value in (each.metadata.metadata or {}).items() if key.startswith(SPARK)}
+    return each.schema.remove_metadata().to_string(), parquet_schema(each.metadata), frozenset(notes)
 
 
 def parquet_schema(metadata: pyarrow.parquet.FileMetaData) -> ParquetSchema:
@@ -135,7 +140,7 @@ def _annotation(column: Any) -> tuple[str, str]:
     plain = {"INT32": "INT_32", "INT64": "INT_64"}
     if column.converted_type == plain.get(column.physical_type):
         return "None", "NONE"
-    return str(column.logical_type), column.converted_type
+    return FROM_CONVERTED.sub("", str(column.logical_type)), column.converted_type
 
 
 def has_integer_decimals(each: Input) -> bool:

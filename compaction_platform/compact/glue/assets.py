@@ -158,6 +158,7 @@ def summary(report: Report) -> dict[str, Any]:
         **_table("unfinished", [{"partition": each.name, "why": each.why} for each in report.unfinished]),
         **_table("problems", [{"partition": name, "what": what} for name, what in report.problems.items()]),
         **_table("not_removed", [{"file": path, "why": why} for path, why in report.not_removed.items()]),
+        **_table("kept", [{"place": place, "why": why} for place, why in report.kept.items()]),
     }
 
 

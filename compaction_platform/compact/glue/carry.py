@@ -18,7 +18,7 @@ from compaction_platform.compact.glue.plan import copied_name, version_digest
 from compaction_platform.compact.inputs import UNREADABLE, Input, fetch
 from compaction_platform.compact.joining import How, Joined, in_one_line, joined, kind_of
 from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.outputs import footer_of, inputs_told
+from compaction_platform.compact.outputs import OutputUnreadable, footer_of, inputs_told
 from compaction_platform.compact.plan import MB, Bin
 from compaction_platform.compact.rewrite import MOST_IN_MEMORY, same_rows
 from compaction_platform.lake.errors import CompactionError
@@ -41,6 +41,7 @@ class Work:
     inputs: tuple[Listed, ...]
     target_mb: int = 0
     reason: str = ""  # why it is copied
+    earlier: tuple[str, ...] = ()  # directories in which a run that did not end may have made the same
 
     @property
     def size(self) -> int:
@@ -86,24 +87,24 @@ class Carry:
                 yield self.copy(work.source, work.target, file, unread[file.key])
 
     def _made_before(self, work: Work) -> OutputFile | None:
-        """What a run that died has made of these very versions. It was proved before it was uploaded."""
-        target = self.at(work.target)
+        """What a run that did not end has made of these very versions. It was proved before it was uploaded."""
         name = Bin(work.inputs, work.target_mb).output
-        stored = target.stat(name)
-        if stored is None:
-            return None
-        footer = footer_of(target, Listed(name, stored.size, stored.etag))
-        if footer is None or not {file.version for file in work.inputs} <= set(inputs_told(footer)):
-            return None
-        return OutputFile(
-            name=name,
-            etag=stored.etag,
-            size=stored.size,
-            rows=footer.num_rows,
-            how="resumed",
-            reason="a run that did not end had made it",
-            inputs=tuple(file.key for file in work.inputs),
-        )
+        wanted = {file.version for file in work.inputs}
+        for place in work.earlier:
+            source = self.at(place)
+            stored = source.stat(name)
+            if stored is None:
+                continue
+            file = Listed(name, stored.size, stored.etag)
+            try:
+                footer = footer_of(source, file)
+                if footer is None or not wanted <= set(inputs_told(footer)):
+                    continue
+                made = self.copy(place, work.target, file, "a run that did not end had made it", name)
+            except (OutputUnreadable, InputsChanged):
+                continue  # it is being removed
+            return made.model_copy(update={"how": "resumed", "inputs": tuple(each.key for each in work.inputs)})
+        return None
 
     def _published(self, work: Work, found: Joined) -> OutputFile:
         assert found.written is not None and found.file is not None  # noqa: S101 (for the type checker)
@@ -132,10 +133,10 @@ class Carry:
 
     # ------------------------------------------------------------ one is copied
 
-    def copy(self, place: str, to: str, file: Listed, reason: str) -> OutputFile:
+    def copy(self, place: str, to: str, file: Listed, reason: str, name: str | None = None) -> OutputFile:
         """Byte for byte: it reads, or fails to read, as before."""
         source, target = self.at(place), self.at(to)
-        name = copied_name(version_digest(place, file.key, file.etag), file.key)
+        name = name or copied_name(version_digest(place, file.key, file.etag), file.key)
         is_new = False
         try:
             with tempfile.NamedTemporaryFile() as spool:

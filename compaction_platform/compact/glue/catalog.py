@@ -21,6 +21,7 @@ DESCRIBING = ("Values", "StorageDescriptor", "Parameters")
 TAKEN_BACK = (*DESCRIBING, "LastAccessTime", "LastAnalyzedTime")
 # Partitions of 50,000 are read in pages, and a page that is refused for being too fast is asked for again.
 PATIENCE = {"mode": "adaptive", "max_attempts": 10}
+NO_PATIENCE = {"mode": "standard", "total_max_attempts": 1}
 
 Answer = TypeVar("Answer")
 
@@ -31,6 +32,10 @@ class TableUnsuitable(CompactionError):
 
 class CatalogRefused(CompactionError):
     """Glue answered with an error."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class PartitionMissing(CompactionError):
@@ -86,6 +91,7 @@ class GlueTable:
 @dataclass(frozen=True)
 class GlueCatalog:
     client: Any = field(repr=False)
+    once: Any = field(repr=False)  # the same, without patience: for a change that must not happen later
 
     @classmethod
     def at(cls, settings: Settings) -> "GlueCatalog":
@@ -97,7 +103,10 @@ class GlueCatalog:
                 f"{settings.variable('s3_endpoint')} is not AWS's, so {settings.variable('glue_endpoint')} must say "
                 "where Glue is: keys of one are not to be sent to the other."
             )
-        return cls(aws_client("glue", settings, endpoint, Config(retries=PATIENCE)))
+        return cls(
+            aws_client("glue", settings, endpoint, Config(retries=PATIENCE)),
+            aws_client("glue", settings, endpoint, Config(retries=NO_PATIENCE)),
+        )
 
     def table(self, database: str, name: str) -> GlueTable:
         """The table, if it is one that can be compacted."""
@@ -135,7 +144,7 @@ class GlueCatalog:
 
     def update(self, table: GlueTable, values: Sequence[str], described: Mapping[str, Any]) -> None:
         _asked(
-            lambda: self.client.update_partition(
+            lambda: self.once.update_partition(
                 DatabaseName=table.database,
                 TableName=table.name,
                 PartitionValueList=list(values),
@@ -177,7 +186,7 @@ def _asked(ask: Callable[[], Answer], what: str, missing: CompactionError | None
         if code == "EntityNotFoundException" and missing is not None:
             raise missing from None
         message = error.response["Error"].get("Message") or str(error)
-        raise CatalogRefused(f"{what}: Glue refused {error.operation_name}: {code}: {message}") from None
+        raise CatalogRefused(f"{what}: Glue refused {error.operation_name}: {code}: {message}", code) from None
     except BotoCoreError as error:
         raise CatalogRefused(f"{what}: Glue does not answer: {error}") from None
 

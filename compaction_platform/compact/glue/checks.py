@@ -95,7 +95,7 @@ def _rows_are_still_the_same(run: GlueRun, surveys: Collection[Surveyed]) -> dg.
     spread = run.spread_for(sum(file.size for _, file in items))
     problems: dict[str, str] = {}
     rows = 0
-    for outcome in spread.run(_AuditAt(run.surveyor.objects), items, weight=lambda item: item[1].size):
+    for outcome in spread.run(_AuditAt(run.surveyor.places.objects), items, weight=lambda item: item[1].size):
         rows += outcome.value.rows if outcome.value else 0
         if problem := outcome.error or (outcome.value.problem if outcome.value else None):
             problems["/".join((outcome.item[0], outcome.item[1].key))] = problem

@@ -5,15 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from compaction_platform.compact.glue.catalog import GluePartition
-from compaction_platform.compact.glue.manifest import OutputFile
+from compaction_platform.compact.glue.manifest import MANIFEST, OutputFile
 from compaction_platform.compact.glue.plan import Found, PartitionPlan, Place, place_of
 from compaction_platform.compact.glue.report import PartitionResult
-from compaction_platform.compact.glue.survey import LISTINGS_AT_ONCE, Surveyor
+from compaction_platform.compact.glue.survey import LISTINGS_AT_ONCE, Surveyor, problematic
 from compaction_platform.compact.glue.table import Surveyed
-from compaction_platform.compact.plan import Plan
+from compaction_platform.compact.joining import in_one_line
 from compaction_platform.compact.rewrite import Rewritten
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.lake.file_sizes import Sizes
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 
@@ -32,36 +31,44 @@ class InPlace:
 
     def _survey(self, partition: GluePartition) -> Surveyed:
         if why := self.surveyor.why_not(partition):
-            return Surveyed(partition, Found(Place("")), PartitionPlan(problem=why, why_not=why))
+            return problematic(partition, why)
         uri = place_of(partition.location or "")
-        run = self._run(uri)
-        (survey,) = run.plan()
-        plan = PartitionPlan(bins=survey.plan.bins, why_not=survey.why_nothing)
-        return Surveyed(partition, Found(Place(uri, tuple(run.listed("")))), plan)
+        try:
+            if self.surveyor.places.look(uri).find(MANIFEST):
+                return problematic(partition, "swap_location has made its files; it cannot be compacted in place")
+            run = self._run(uri)
+            (survey,) = run.plan()
+            plan = PartitionPlan(bins=survey.plan.bins, why_not=survey.why_nothing)
+            return Surveyed(partition, Found(Place(uri, tuple(run.listed("")))), plan)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
+            return problematic(partition, f"it cannot be looked at: {in_one_line(error)}")
 
     def run(self, surveys: Sequence[Surveyed]) -> Iterator[PartitionResult]:
         for surveyed in surveys:
-            uri = surveyed.found.current.uri
-            result = PartitionResult(surveyed.name, "left alone", surveyed.plan.why_not or "", location=uri)
-            if surveyed.plan.problem:
-                yield replace(result, problem=surveyed.plan.problem)
-                continue
-            report = self._run(uri).run()
-            plan: Plan = report.plan
-            yield replace(
-                result,
-                outcome="failed" if report.failed else "compacted" if report.made else "left alone",
-                why="; ".join(report.failed.values()) or result.why,
-                before=report.before,
-                after=Sizes(report.after.files, report.after.bytes, report.after.in_class),
-                location_before=uri,
-                outputs=tuple(map(_output, report.made)),
-                rows=sum(each.rows for each in report.made),
-                removed=report.removed_superseded,
-                not_removed=report.not_removed,
-                problem="; ".join(f"{key}: {why}" for key, why in plan.conflicts.items()) or None,
-                seconds=report.seconds,
-            )
+            result = PartitionResult(surveyed.name, "left alone", surveyed.plan.why_not or "")
+            try:
+                yield self._compacted(surveyed, replace(result, location=surveyed.found.current.uri))
+            except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
+                yield replace(result, outcome="failed", why=in_one_line(error))
+
+    def _compacted(self, surveyed: Surveyed, result: PartitionResult) -> PartitionResult:
+        if surveyed.plan.problem:
+            return replace(result, problem=surveyed.plan.problem)
+        report = self._run(result.location).run()
+        return replace(
+            result,
+            outcome="failed" if report.failed else "compacted" if report.made else "left alone",
+            why="; ".join(report.failed.values()) or result.why,
+            before=report.before,
+            after=report.after,
+            location_before=result.location,
+            outputs=tuple(map(_output, report.made)),
+            rows=sum(each.rows for each in report.made),
+            removed=report.removed_superseded,
+            not_removed=report.not_removed,
+            problem="; ".join(f"{key}: {why}" for key, why in report.plan.conflicts.items()) or None,
+            seconds=report.seconds,
+        )
 
     def _run(self, uri: str) -> CompactRun:
         rules = self.surveyor.kept.rules

@@ -12,7 +12,7 @@ from compaction_platform.lake.errors import CompactionError
 
 MANIFEST = "_compaction.json"
 SWAPPED = "_swapped"  # its time of change: since when the catalog is known to lead here
-NOTHING_GAINED = "_nothing_gained-"  # with a version's name, beside it: no two of its inputs can be joined
+NOTHING_GAINED = "_nothing_gained-"  # with the digest of some inputs, beside the versions: no two can be joined
 
 
 class ManifestUnreadable(CompactionError):
@@ -54,7 +54,7 @@ class Manifest(Strict):
     written_at: datetime  # by the store's clock
     inputs: tuple[File, ...]
     outputs: tuple[OutputFile, ...]
-    old_places: tuple[str, ...]  # where its files were before and may still be: home, and what was replaced
+    old_places: dict[str, datetime | None]  # where files were before and may still be: since when; None: by this swap
     absorbed: tuple[str, ...]  # digests of all versions of files, at any place, whose rows are in the outputs
     known: dict[str, tuple[str, ...]]  # by old place: names of such files
 

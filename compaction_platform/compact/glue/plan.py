@@ -7,11 +7,13 @@ from datetime import datetime, timedelta
 
 from compaction_platform.compact.glue.manifest import SWAPPED, File, Manifest
 from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import Bin, Policy, bins, digest_of, is_own
+from compaction_platform.compact.plan import OWN_NAME, Bin, Policy, bins, digest_of, is_own
 
 COPIED = re.compile(r"(?P<stem>.*?)\.copied-(?P<digest>[0-9a-f]{24})(?P<ending>(\.parquet)?)", re.DOTALL)
-VERSION = re.compile(r"v-[0-9a-f]{16}")
+VERSION = re.compile(r"(?P<digest>v-[0-9a-f]{16})-[0-9a-f]{8}")
 LONGEST_STEM = 120
+NO_DIGEST = "0" * 24
+LARGEST_COPY = 5_000_000_000  # bytes; what S3 takes in one step
 
 NO_LOCATION = "the catalog tells no location for it"
 NOT_S3 = "its location is not on S3"
@@ -23,6 +25,8 @@ GOOD = "compact already: too few small files to make a larger one"
 LARGE_OR_ALONE = "large already, or no other small file to go with"
 OVERWRITTEN = "a file was overwritten at the old location after its rows were compacted"
 DAMAGED = "files that its swap has published are not there as they were"
+STRAY = "it holds a compacted file that its swap did not publish; its rows may be there twice"
+TOO_LARGE = "it has a file of more than 5 GB, which cannot be copied in one step; in_place is for such partitions"
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,11 @@ class Rules:
 
 @dataclass(frozen=True)
 class Place:
-    """A location of files and what lies right there; names are relative to it."""
+    """A location of files and what lies there; names are relative to it."""
 
     uri: str
     files: tuple[Listed, ...] = ()  # all, hidden ones too
+    is_ours: bool = False  # a directory that we made
 
     @property
     def data(self) -> list[Listed]:
@@ -54,8 +59,13 @@ class Place:
     def find(self, name: str) -> Listed | None:
         return next((file for file in self.files if file.key == name), None)
 
-    def digest(self, name: str, etag: str) -> str:
-        return version_digest(self.uri, name, etag)
+    def digest(self, file: Listed) -> str:
+        return version_digest(self.uri, file.key, file.etag)
+
+    def identity(self, file: Listed) -> str:
+        """Which version of which file this is, or is a copy of."""
+        copied = COPIED.fullmatch(file.key) if self.is_ours else None
+        return copied["digest"] if copied else self.digest(file)
 
 
 @dataclass(frozen=True)
@@ -68,13 +78,22 @@ class Found:
 
 
 @dataclass(frozen=True)
+class Late:
+    """A file at an old location that is not in the partition: to be copied into it."""
+
+    place: str
+    file: Listed
+    identity: str
+
+
+@dataclass(frozen=True)
 class PartitionPlan:
     """What to do, in this order; `why_not` says why nothing is compacted."""
 
-    late: tuple[File, ...] = ()  # at an old location, not in the partition: to be copied into it
+    late: tuple[Late, ...] = ()
     bins: tuple[Bin, ...] = ()
     copies: tuple[Listed, ...] = ()  # carried over as they are, if anything is compacted
-    version: str = ""  # the directory that the files go to
+    version: str = ""  # the digest of all inputs
     notes_swap: bool = False  # a run died between the swap and its note
     removable: tuple[File, ...] = ()  # replaced, and the grace is over
     problem: str | None = None  # for a person
@@ -106,7 +125,9 @@ def copied_name(digest: str, name: str) -> str:
 
 def absorbed(found: Found) -> set[str]:
     """Digests of all versions, at any place, whose rows are in the partition's files."""
-    copies = [match["digest"] for file in found.current.data if (match := COPIED.fullmatch(file.key))]
+    current = found.current
+    names = [COPIED.fullmatch(file.key) for file in current.data] if current.is_ours else []
+    copies = [name["digest"] for name in names if name]
     return {*(found.manifest.absorbed if found.manifest else ()), *copies}
 
 
@@ -117,7 +138,7 @@ def plan_partition(found: Found, rules: Rules, now: datetime) -> PartitionPlan:
     plan = PartitionPlan(
         late=tuple(late),
         notes_swap=found.manifest is not None and found.current.find(SWAPPED) is None,
-        removable=tuple(_removable(found, rules)) if _grace_is_over(found, rules, now) else (),
+        removable=tuple(_removable(found, rules, now)),
     )
     files = sorted(found.current.data)
     if late:
@@ -134,10 +155,13 @@ def _with_bins(plan: PartitionPlan, found: Found, files: Sequence[Listed], polic
     made_before = {each.name for each in found.manifest.outputs} if found.manifest else set()
     small = [file for file in files if file.size < policy.small_bytes]
     new = [file for file in small if file.key not in made_before and not is_own(file, policy)]
-    own = [file for file in small if file not in new and file.size * 2 < policy.target_bytes]
+    fresh = {file.key for file in new}
+    own = [file for file in small if file.key not in fresh and file.size * 2 < policy.target_bytes]
     made = bins(new, own, policy, max(2, policy.min_files))
     if not made:
         return replace(plan, why_not=GOOD)
+    if any(file.size > LARGEST_COPY for file in files):
+        return replace(plan, why_not=TOO_LARGE)
     joined = {file.key for each in made for file in each.inputs}
     versions = [(found.current.uri, ""), *(file.version for file in files), ("policy", repr(policy))]
     return replace(
@@ -148,29 +172,39 @@ def _with_bins(plan: PartitionPlan, found: Found, files: Sequence[Listed], polic
     )
 
 
-def late_files(found: Found) -> list[File]:
-    """Files that came to an old location when the catalog did not lead there any more."""
+def late_files(found: Found) -> list[Late]:
+    """Files that came to an old location when the catalog did not lead there any more; each of them once."""
     known = absorbed(found)
-    return [
-        File(place=place.uri, name=file.key, etag=file.etag, size=file.size)
-        for place in found.old
-        for file in place.data
-        if "/" not in file.key and place.digest(file.key, file.etag) not in known
-    ]
+    late: dict[str, Late] = {}
+    for place in found.old:
+        for file in place.data:
+            identity = place.identity(file)
+            if not known & {identity, place.digest(file)}:
+                late.setdefault(identity, Late(place.uri, file, identity))
+    return list(late.values())
 
 
 def _why_not_touched(found: Found) -> str | None:
+    """Why a person has to look first."""
     if below := found.current.below:
         return f"{BELOW} ({below[0].key})"
-    if found.manifest is None:
+    manifest = found.manifest
+    if manifest is None:
         return None
-    if lost := missing_outputs(found.manifest, found.current):
-        return f"{DAMAGED} ({lost[0]}). Its location before was {found.manifest.replaces}"
+    if lost := missing_outputs(manifest, found.current):
+        return f"{DAMAGED} ({lost[0]}). Its location before was {manifest.replaces}"
+    if stray := _stray(found.current, manifest):
+        return f"{STRAY} ({stray}). Look at it, and delete it if all of its rows are in the others"
+    copied = {_without_digest(file.key) for file in found.current.data if COPIED.fullmatch(file.key)}
     known = absorbed(found)
     for place in found.old:
-        names = found.manifest.known.get(place.uri, ())
+        if not place.is_ours and place.below:
+            return f"{BELOW}, now at the old location ({place.uri}/{place.below[0].key})"
+        names = set(manifest.known.get(place.uri, ()))
         for file in place.data:
-            if file.key in names and place.digest(file.key, file.etag) not in known:
+            if known & {place.identity(file), place.digest(file)}:
+                continue
+            if file.key in names or (not place.is_ours and _without_digest(copied_name(NO_DIGEST, file.key)) in copied):
                 return (
                     f"{OVERWRITTEN} ({place.uri}/{file.key}). Its old rows are in the partition, its new ones are not. "
                     "Put the new ones under another name, or set the partition's location back"
@@ -178,30 +212,43 @@ def _why_not_touched(found: Found) -> str | None:
     return None
 
 
+def _stray(current: Place, manifest: Manifest) -> str | None:
+    """A file of ours that was written to the place after the swap, by a task that was thought dead."""
+    published = {each.name for each in manifest.outputs}
+    taken = set(manifest.absorbed)
+    for file in current.data:
+        copied = COPIED.fullmatch(file.key)
+        if file.key not in published and (OWN_NAME.fullmatch(file.key) or (copied and copied["digest"] in taken)):
+            return file.key
+    return None
+
+
+def _without_digest(name: str) -> str:
+    copied = COPIED.fullmatch(name)
+    return f"{copied['stem']}{copied['ending']}" if copied else name
+
+
 def missing_outputs(manifest: Manifest, current: Place) -> list[str]:
     there = {file.key: file.etag for file in current.files}
     return [each.name for each in manifest.outputs if there.get(each.name) != each.etag]
 
 
-def _grace_is_over(found: Found, rules: Rules, now: datetime) -> bool:
-    swapped = found.current.find(SWAPPED)
-    return swapped is not None and swapped.changed_at is not None and now >= swapped.changed_at + rules.grace
-
-
-def _removable(found: Found, rules: Rules) -> Iterator[File]:
-    """Versions whose rows are in the partition's files, where they were before: always what we had made ourselves; what
-    writers had, if that is wanted."""
+def _removable(found: Found, rules: Rules, now: datetime) -> Iterator[File]:
+    """Versions whose rows are in the partition's files, at places that were replaced long enough ago: always what we
+    had made ourselves; what writers had, if that is wanted."""
+    if found.manifest is None:
+        return
+    noted = found.current.find(SWAPPED)
+    swapped_at = noted.changed_at if noted else None
     known = absorbed(found)
     for place in found.old:
-        if rules.delete_originals or is_version(place.uri):
-            for file in place.data:
-                if place.digest(file.key, file.etag) in known:
-                    yield File(place=place.uri, name=file.key, etag=file.etag, size=file.size)
-
-
-def is_version(uri: str) -> bool:
-    """Whether this is a directory that we made."""
-    return VERSION.fullmatch(uri.rpartition("/")[2]) is not None
+        since = found.manifest.old_places.get(place.uri) or swapped_at
+        if since is None or now < since + rules.grace:
+            continue
+        for file in place.data:
+            ours = place.is_ours and (OWN_NAME.fullmatch(file.key) or COPIED.fullmatch(file.key))
+            if (ours or rules.delete_originals) and known & {place.identity(file), place.digest(file)}:
+                yield File(place=place.uri, name=file.key, etag=file.etag, size=file.size)
 
 
 def _is_young(file: Listed, rules: Rules, now: datetime) -> bool:

@@ -25,7 +25,8 @@ class PartitionResult:
     late: int = 0  # files that were brought in from an old location
     removed: int = 0  # replaced files
     leftovers: int = 0  # directories of dead runs
-    not_removed: Mapping[str, str] = field(default_factory=dict)
+    not_removed: Mapping[str, str] = field(default_factory=dict)  # it was tried
+    kept: Mapping[str, str] = field(default_factory=dict)  # places that are left as they are on purpose, and why
     problem: str | None = None  # for a person; the partition is whole
     seconds: float = 0.0
 
@@ -63,6 +64,10 @@ class Report:
     @property
     def not_removed(self) -> dict[str, str]:
         return {path: why for each in self.results for path, why in each.not_removed.items()}
+
+    @property
+    def kept(self) -> dict[str, str]:
+        return {place: why for each in self.results for place, why in each.kept.items()}
 
     @property
     def problems(self) -> dict[str, str]:

@@ -2,6 +2,7 @@
 job on AWS call it. Every partition is finished by itself."""
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,19 +10,19 @@ from datetime import datetime
 from functools import cached_property
 
 from compaction_platform.compact.glue.carry import Carry, Work
-from compaction_platform.compact.glue.catalog import CatalogRefused, GlueCatalog, PartitionMissing
+from compaction_platform.compact.glue.catalog import GlueCatalog
 from compaction_platform.compact.glue.cleanup import Cleanup
 from compaction_platform.compact.glue.in_place import InPlace
-from compaction_platform.compact.glue.manifest import NOTHING_GAINED, OutputFile
-from compaction_platform.compact.glue.plan import LARGE_OR_ALONE, Rules, place_of
+from compaction_platform.compact.glue.manifest import NOTHING_GAINED, SWAPPED, OutputFile
+from compaction_platform.compact.glue.places import Places
+from compaction_platform.compact.glue.plan import LARGE_OR_ALONE, Rules, copied_name, place_of
 from compaction_platform.compact.glue.report import PartitionResult, Report
 from compaction_platform.compact.glue.survey import EVERYTHING, NOTHING_TO_GAIN, Selection, Surveyor
 from compaction_platform.compact.glue.swap import Swap, SwapConflict
 from compaction_platform.compact.glue.table import KeptTable, Surveyed
 from compaction_platform.compact.joining import How, in_one_line
-from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.file_sizes import Sizes
-from compaction_platform.lake.objects import Objects, StoreRefused
+from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
@@ -53,12 +54,12 @@ class GlueRun:
 
     @cached_property
     def surveyor(self) -> Surveyor:
-        place = Objects.at("s3://any", self.settings)
-        return Surveyor(self.kept, GlueCatalog.at(self.settings), place)
+        places = Places(Objects.at("s3://any", self.settings))
+        return Surveyor(self.kept, GlueCatalog.at(self.settings), places)
 
     @cached_property
     def swap(self) -> Swap:
-        return Swap(self.surveyor.catalog, self.surveyor.table, self.surveyor.objects)
+        return Swap(self.surveyor.catalog, self.surveyor.table, self.surveyor.places)
 
     @property
     def rules(self) -> Rules:
@@ -99,22 +100,22 @@ class GlueRun:
             yield each
 
     def _swap_all(self, surveys: Sequence[Surveyed]) -> Iterator[PartitionResult]:
-        now = self.now() if surveys else datetime.min
+        now = self.now()
         ready: list[Surveyed] = []
         brought: dict[str, int] = {}
         for surveyed in surveys:
             try:
-                again, count = self._prepared(surveyed, now)
-            except (StoreRefused, CatalogRefused, SwapConflict, PartitionMissing, OSError) as error:
-                yield self._result(surveyed, "failed", in_one_line(error))
+                again, brought[surveyed.name] = self._prepared(surveyed, now)
+            except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
+                yield self._result(surveyed, "failed", _named(error))
                 continue
-            brought[again.name] = count
             if again.plan.bins:
                 ready.append(again)
             else:
-                yield replace(self._left_alone(again, now), late=count)
+                yield replace(self._left_alone(again, now), late=brought[again.name])
         for result, surveyed in self._rewritten(ready, now):
-            yield replace(self._tidied(result, surveyed, now), late=brought[result.name])
+            late = brought[result.name]
+            yield replace(self._tidied(result, surveyed, now) if result.outcome == "left alone" else result, late=late)
 
     def _prepared(self, surveyed: Surveyed, now: datetime) -> tuple[Surveyed, int]:
         """What is to be done first: a swap is noted that a dead run did not, and late files are brought in."""
@@ -123,10 +124,12 @@ class GlueRun:
             self.swap.note(found.manifest)
         if not plan.late:
             return surveyed, 0
-        carry = self._carry()
-        for file in plan.late:
-            carry.copy(file.place, found.current.uri, Listed(file.name, file.size, file.etag), "late")
-            self.say(f"{surveyed.name}: {file.place}/{file.name} came to an old location; it is part of it now")
+        if self.swap.location(surveyed.partition) != found.current.uri:
+            raise SwapConflict("it was led elsewhere meanwhile; the next run plans anew")
+        for late in plan.late:
+            name = copied_name(late.identity, late.file.key)
+            self._carry().copy(late.place, found.current.uri, late.file, "late", name)
+            self.say(f"{surveyed.name}: {late.place}/{late.file.key} came to an old location; it is part of it now")
         return self.surveyor.survey(surveyed.partition, self.rules, now), len(plan.late)
 
     # ------------------------------------------------------------ rewrite and commit
@@ -136,7 +139,9 @@ class GlueRun:
         partly: dict[str, _Partly] = {}
         works: list[Work] = []
         for surveyed in ready:
-            target = f"{self.surveyor.root}/{surveyed.name}/{surveyed.plan.version}"
+            # A directory of its own for every attempt: no other run can put anything into it.
+            attempt = f"{surveyed.plan.version}-{secrets.token_hex(4)}"
+            target = f"{self.surveyor.root}/{surveyed.name}/{attempt}"
             some = _works(surveyed, target, self.rules.policy.target_mb)
             partly[surveyed.name] = _Partly(surveyed, target, time.monotonic(), len(some))
             works += some
@@ -156,21 +161,21 @@ class GlueRun:
 
     def _committed(self, one: _Partly, now: datetime) -> PartitionResult:
         surveyed = one.surveyed
-        seconds = time.monotonic() - one.began
         if one.error is not None:
             outcome = "conflict" if one.error.startswith("InputsChanged") else "failed"
-            return self._result(surveyed, outcome, one.error, seconds)
-        if len(one.outputs) >= len(surveyed.found.current.data):
-            self._remember_nothing_gained(one)
-            return self._result(surveyed, "left alone", NOTHING_TO_GAIN, seconds)
+            return self._result(surveyed, outcome, one.error, one.began)
         try:
+            if len(one.outputs) >= len(surveyed.found.current.data):
+                self._remember_nothing_gained(one)
+                return self._result(surveyed, "left alone", NOTHING_TO_GAIN, one.began)
             manifest = self.swap.commit(surveyed, one.target, one.outputs, now)
         except SwapConflict as conflict:
-            return self._result(surveyed, "conflict", str(conflict), seconds)
+            Cleanup(self.swap).discard(one.target, [each.name for each in one.outputs])
+            return self._result(surveyed, "conflict", str(conflict), one.began)
         except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
-            return self._result(surveyed, "failed", in_one_line(error), seconds)
+            return self._result(surveyed, "failed", _named(error), one.began)
         return replace(
-            self._result(surveyed, "compacted", "", time.monotonic() - one.began),
+            self._result(surveyed, "compacted", "", one.began),
             after=Sizes.of(each.size for each in manifest.outputs),
             location=manifest.location,
             outputs=manifest.outputs,
@@ -178,11 +183,11 @@ class GlueRun:
         )
 
     def _remember_nothing_gained(self, one: _Partly) -> None:
-        beside = self.surveyor.at(f"{self.surveyor.root}/{one.surveyed.name}")
-        version = one.surveyed.plan.version
+        beside = self.surveyor.places.at(f"{self.surveyor.root}/{one.surveyed.name}")
         stale = [each.key for each in beside.list_directory() if each.key.startswith(NOTHING_GAINED)]
-        beside.write(f"{NOTHING_GAINED}{version}", b"")
-        beside.delete([*stale, *(f"{version}/{each.name}" for each in one.outputs)])
+        beside.delete(stale)
+        beside.write(f"{NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
+        Cleanup(self.swap).discard(one.target, [each.name for each in one.outputs])
 
     # ------------------------------------------------------------ clean up
 
@@ -193,28 +198,33 @@ class GlueRun:
         return self._tidied(result, surveyed, now)
 
     def _tidied(self, result: PartitionResult, surveyed: Surveyed, now: datetime) -> PartitionResult:
-        """Remove what earlier swaps have replaced, and what dead runs have left; after a swap, the next time."""
-        if result.outcome != "left alone":
-            return result
+        """Remove what earlier swaps have replaced, and what dead runs have left."""
         cleanup = Cleanup(self.swap)
-        kept_for = self._read_by_others(surveyed)
         try:
+            kept_for = self._read_by_others(surveyed)
             files = [file for file in surveyed.plan.removable if file.place not in kept_for]
             removed, failures = cleanup.remove_replaced(surveyed, files)
-            wanted = [place_of(location) for location in self.surveyor.locations.values()]
-            leftovers, notes = cleanup.remove_leftovers(surveyed, wanted, now)
-        except (StoreRefused, CatalogRefused, PartitionMissing) as error:
-            return replace(result, not_removed={surveyed.name: in_one_line(error)})
-        return replace(result, removed=removed, leftovers=leftovers, not_removed={**failures, **notes, **kept_for})
+            leftovers, notes = cleanup.remove_leftovers(surveyed, self._wanted, now)
+        except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
+            return replace(result, not_removed={surveyed.name: _named(error)})
+        kept = {**notes, **kept_for}
+        return replace(result, removed=removed, leftovers=leftovers, not_removed=failures, kept=kept)
 
     def _read_by_others(self, surveyed: Surveyed) -> dict[str, str]:
-        """Old places that another table of the database reads, too."""
+        """Old places that another partition, or another table of the database, reads, too."""
         found: dict[str, str] = {}
         for place in {file.place for file in surveyed.plan.removable}:
+            for name, location in self.surveyor.locations.items():
+                if name != surveyed.name and _overlap(place, place_of(location)):
+                    found[place] = f"partition {name} reads it, too; the originals stay"
             for name, other in self._other_places.items():
-                if f"{place}/".startswith(f"{other}/") or f"{other}/".startswith(f"{place}/"):
+                if _overlap(place, other):
                     found[place] = f"table {name} of the same database reads it, too; the originals stay"
         return found
+
+    @cached_property
+    def _wanted(self) -> frozenset[str]:
+        return frozenset(place_of(location) for location in self.surveyor.locations.values())
 
     @cached_property
     def _other_places(self) -> dict[str, str]:
@@ -224,13 +234,13 @@ class GlueRun:
     # ------------------------------------------------------------
 
     def _carry(self) -> Carry:
-        return Carry(self.surveyor.objects, How(Encoding(), exactly=True))
+        return Carry(self.surveyor.places.objects, How(Encoding(), exactly=True))
 
     def spread_for(self, size: int) -> Spread:
         """Where work on so many bytes goes: a session is not opened for little of it."""
         return Spread(None, os.cpu_count() or 1) if size <= SMALL_WORK_BYTES else self.spread()
 
-    def _result(self, surveyed: Surveyed, outcome: str, why: str, seconds: float = 0.0) -> PartitionResult:
+    def _result(self, surveyed: Surveyed, outcome: str, why: str, began: float | None = None) -> PartitionResult:
         location = surveyed.found.current.uri or surveyed.partition.location or ""
         return PartitionResult(
             name=surveyed.name,
@@ -240,13 +250,28 @@ class GlueRun:
             after=surveyed.sizes,
             location_before=location,
             location=location,
-            seconds=seconds,
+            seconds=0.0 if began is None else time.monotonic() - began,
         )
+
+
+def _overlap(one: str, two: str) -> bool:
+    return f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {in_one_line(error).removeprefix(f'{type(error).__name__}: ')}"
 
 
 def _works(surveyed: Surveyed, target: str, target_mb: int) -> list[Work]:
     source = surveyed.found.current.uri
-    joins = [Work(surveyed.name, source, target, each.inputs, target_mb) for each in surveyed.plan.bins]
+    earlier = tuple(
+        place.uri
+        for place in surveyed.versions
+        if place.uri.rpartition("/")[2].startswith(surveyed.plan.version) and not place.find(SWAPPED)
+    )
+    joins = [
+        Work(surveyed.name, source, target, each.inputs, target_mb, earlier=earlier) for each in surveyed.plan.bins
+    ]
     copies = [Work(surveyed.name, source, target, (file,), reason=LARGE_OR_ALONE) for file in surveyed.plan.copies]
     return joins + copies
 

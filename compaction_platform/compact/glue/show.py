@@ -24,7 +24,7 @@ def plan_as_json(surveys: Sequence[Surveyed]) -> dict[str, Any]:
                 "files_to_join": each.plan.inputs,
                 "would_become": len(each.plan.bins),
                 "copied_as_they_are": [file.key for file in each.plan.copies],
-                "late_files": [f"{file.place}/{file.name}" for file in each.plan.late],
+                "late_files": [f"{late.place}/{late.file.key}" for late in each.plan.late],
                 "originals_to_remove": [f"{file.place}/{file.name}" for file in each.plan.removable],
                 "left_alone": each.plan.why_not,
                 "problem": each.plan.problem,
@@ -51,6 +51,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
                 "late_files_brought_in": each.late,
                 "originals_removed": each.removed,
                 "not_removed": dict(each.not_removed),
+                "kept": dict(each.kept),
                 "problem": each.problem,
             }
             for each in report.results
@@ -100,6 +101,6 @@ def report_as_table(report: Report) -> Table:
         table.add_row(f"{count:,} left alone", Text(reason))
     for each in report.unfinished:
         table.add_row(Text(each.name), Text(f"{each.outcome}: {each.why}"))
-    for name, what in {**report.problems, **report.not_removed}.items():
+    for name, what in {**report.problems, **report.not_removed, **report.kept}.items():
         table.add_row(Text(name), Text(what))
     return table

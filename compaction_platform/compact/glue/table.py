@@ -42,11 +42,11 @@ class KeptTable:
             return f"{place}-compacted"
         if why := why_location_unusable(self.target):
             raise TableUnsuitable(f"target_s3_path: {why}. Nothing was done.")
-        root = place_of(self.target)
-        if f"{root}/".startswith(f"{place}/") or f"{place}/".startswith(f"{root}/"):
+        root = f"{place_of(self.target)}/{self.database}/{self.name}"  # two tables may have the same target
+        if f"{root}/".startswith(f"{place}/") or f"{place}/".startswith(f"{place_of(self.target)}/"):
             raise TableUnsuitable(
-                f"target_s3_path {root} and the location of {table.called}, {place}, lie inside one another: crawlers "
-                "and MSCK REPAIR TABLE would take compacted files for partitions. Choose another place. Nothing was "
+                f"target_s3_path {self.target} and the location of {table.called}, {place}, lie inside one another: "
+                "crawlers and MSCK REPAIR TABLE would take compacted files for partitions. Choose another place. Nothing was "
                 "done."
             )
         return root

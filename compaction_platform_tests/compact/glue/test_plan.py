@@ -14,6 +14,8 @@ from compaction_platform.compact.glue.plan import (
     GOOD,
     NO_FILES,
     OVERWRITTEN,
+    STRAY,
+    TOO_LARGE,
     YOUNG,
     Found,
     Place,
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.unit
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=30)
 HOME = "s3://lake/clicks/year=2023"
-VERSION = "s3://lake/clicks-compacted/year=2023/v-0123456789abcdef"
+VERSION = "s3://lake/clicks-compacted/year=2023/v-0123456789abcdef-01234567"
 RULES = Rules(Policy(10 * MB, 20 * MB, 7 * MB), grace=timedelta(days=1), quiet_for=timedelta(minutes=10))
 
 
@@ -41,7 +43,7 @@ def file(name: str, size: int = MB, changed_at: datetime = LONG_AGO) -> Listed:
 
 
 def at(uri: str, *files: Listed) -> Place:
-    return Place(uri, files)
+    return Place(uri, files, is_ours="/v-" in uri)
 
 
 def swapped(*more: Listed, since: datetime = NOW - timedelta(days=2), old: tuple[Listed, ...] = ()) -> Found:
@@ -62,7 +64,7 @@ def swapped(*more: Listed, since: datetime = NOW - timedelta(days=2), old: tuple
                 name=made.key, etag=made.etag, size=made.size, rows=1, how="re-encode", reason="", inputs=("a", "b")
             ),
         ),
-        old_places=(HOME,),
+        old_places={HOME: None},
         absorbed=tuple(version_digest(HOME, name, f"etag of {name}") for name in ("a", "b")),
         known={HOME: ("a", "b")},
     )
@@ -127,7 +129,7 @@ def test_what_was_made_is_not_made_again() -> None:
 
 def test_a_file_that_came_to_the_old_location_is_late() -> None:
     plan = plan_partition(swapped(old=(file("a"), file("c"))), RULES, NOW)
-    assert [(late.place, late.name) for late in plan.late] == [(HOME, "c")]
+    assert [(late.place, late.file.key) for late in plan.late] == [(HOME, "c")]
     copy = file(copied_name(version_digest(HOME, "c", "etag of c"), "c"))
     assert plan_partition(swapped(copy, old=(file("a"), file("c"))), RULES, NOW).late == ()
 
@@ -139,7 +141,7 @@ def test_a_file_that_was_overwritten_after_it_was_compacted_is_for_a_person() ->
 
 def test_a_partition_whose_published_files_are_gone_is_for_a_person() -> None:
     found = swapped(file("x"), file("y"), old=(file("c"),))
-    lost = replace(found, current=Place(VERSION, found.current.files[1:]))
+    lost = replace(found, current=at(VERSION, *found.current.files[1:]))
     plan = plan_partition(lost, RULES, NOW)
     assert plan.is_empty and plan.problem is not None and plan.problem.startswith(DAMAGED) and HOME in plan.problem
 
@@ -158,17 +160,70 @@ def test_originals_go_after_the_grace_if_wanted(since: datetime, wanted: bool, r
     assert [each.name for each in plan.removable] == removed
 
 
-def test_own_versions_go_after_the_grace_in_any_case() -> None:
-    found = swapped()
+def test_own_versions_go_after_their_own_grace_in_any_case() -> None:
+    """What writers have put there is theirs."""
+    found = swapped(since=NOW - timedelta(hours=1))
     earlier = VERSION.replace("v-0", "v-f")
+    names = ("a.copied-000000000000000000000000", "theirs")
     assert found.manifest is not None
-    manifest = found.manifest.model_copy(
-        update={"old_places": (HOME, earlier), "absorbed": (version_digest(earlier, "a", "etag of a"),)}
-    )
-    old = (at(HOME, file("a")), at(earlier, file("a"), file("foreign")))
-    plan = plan_partition(Found(found.current, manifest.model_copy(update={"known": {}}), old), RULES, NOW)
-    assert [(each.place, each.name) for each in plan.removable] == [(earlier, "a")]
-    assert {(each.place, each.name) for each in plan.late} == {(HOME, "a"), (earlier, "foreign")}
+
+    def plan(replaced_at: datetime | None, **changes: bool) -> list[tuple[str, str]]:
+        assert found.manifest is not None
+        manifest = found.manifest.model_copy(
+            update={
+                "old_places": {HOME: NOW - timedelta(days=3), earlier: replaced_at},
+                "absorbed": (
+                    *found.manifest.absorbed,
+                    *(version_digest(earlier, name, f"etag of {name}") for name in names),
+                ),
+            }
+        )
+        old = (at(HOME, file("a")), at(earlier, *(file(name) for name in names)))
+        made = plan_partition(Found(found.current, manifest, old), replace(RULES, **changes), NOW)
+        return [(each.place, each.name) for each in made.removable]
+
+    assert plan(None) == []  # it was replaced an hour ago
+    assert plan(NOW - timedelta(days=2)) == [(earlier, names[0])]
+    assert plan(None, delete_originals=True) == [(HOME, "a")]
+    assert plan(NOW - timedelta(days=2), delete_originals=True) == [(HOME, "a"), *((earlier, name) for name in names)]
+
+
+def test_a_copy_at_an_old_version_is_what_it_is_a_copy_of() -> None:
+    """A paused run has copied a late file to a location that was replaced meanwhile; the file itself is late, too."""
+    found = swapped(old=(file("c"),))
+    earlier = VERSION.replace("v-0", "v-f")
+    digest = version_digest(HOME, "c", "etag of c")
+    stale = file(copied_name(digest, "c"))
+    plan = plan_partition(replace(found, old=(*found.old, at(earlier, stale))), RULES, NOW)
+    assert [late.identity for late in plan.late] == [digest]
+    brought_in = swapped(file(copied_name(digest, "c")), old=(file("c"),))
+    again = plan_partition(replace(brought_in, old=(*brought_in.old, at(earlier, stale))), RULES, NOW)
+    assert again.late == () and again.problem is None
+
+
+def test_a_late_file_that_was_overwritten_after_it_was_brought_in_is_for_a_person() -> None:
+    copy = file(copied_name(version_digest(HOME, "c", "etag of c"), "c"))
+    plan = plan_partition(swapped(copy, old=(replace(file("c"), etag="other"),)), RULES, NOW)
+    assert plan.is_empty and plan.problem is not None and plan.problem.startswith(OVERWRITTEN)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["x.compacted-10mb-bbbbbbbbbbbbbbbbbbbbbbbb.parquet", copied_name(version_digest(HOME, "a", "etag of a"), "a")],
+)
+def test_a_file_of_ours_that_no_swap_has_published_is_for_a_person(name: str) -> None:
+    plan = plan_partition(swapped(file(name)), RULES, NOW)
+    assert plan.is_empty and plan.problem is not None and plan.problem.startswith(STRAY)
+
+
+def test_files_below_an_old_location_are_for_a_person() -> None:
+    plan = plan_partition(swapped(old=(file("deeper/c"),)), RULES, NOW)
+    assert plan.is_empty and plan.problem is not None and plan.problem.startswith(BELOW)
+
+
+def test_a_file_that_is_too_large_to_be_copied_in_one_step() -> None:
+    plan = plan_partition(Found(at(HOME, file("a"), file("b"), file("large", 6_000_000_000))), RULES, NOW)
+    assert plan.is_empty and plan.why_not == TOO_LARGE
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.compact.glue.catalog import CatalogRefused, GlueCatalog, PartitionMissing, TableUnsuitable
+from compaction_platform.compact.glue.catalog import CatalogRefused, GlueCatalog, TableUnsuitable
 from compaction_platform.compact.glue.names import partition_name
 from compaction_platform.compact.glue.plan import GOOD, NO_FILES, YOUNG, Rules
 from compaction_platform.compact.glue.predicate import PredicateInvalid
@@ -98,9 +98,64 @@ def test_originals_that_another_table_reads_stay(scene: Scene) -> None:
     scene.create_table("also_clicks", StorageDescriptor=scene.storage(f"{home}/"), PartitionKeys=[])
     scene.compact(GRACE_OVER)
     report = scene.compact(GRACE_OVER)
-    assert report.results[0].removed == 0 and not report.is_clean
-    assert "table also_clicks" in report.not_removed[home]
+    assert report.results[0].removed == 0 and "table also_clicks" in report.kept[home]
     assert len(scene.names(home)) == 6
+
+
+def test_originals_that_another_partition_reads_stay(scene: Scene) -> None:
+    home = scene.partition("2023", "05")
+    scene.fill(home)
+    scene.compact(GRACE_OVER)
+    scene.partition("2023", "06", location=home)
+    report = scene.compact(GRACE_OVER, selection=Selection(("year=2023/month=05",)))
+    assert report.results[0].removed == 0 and "partition year=2023/month=06" in report.kept[home]
+    assert scene.ids("2023", "06") == list(range(120))
+
+
+def test_the_grace_of_a_location_runs_from_its_own_swap(scene: Scene) -> None:
+    """Partitions that are swapped again and again do not pile up what was replaced."""
+    home = scene.partition("2023", "05")
+    scene.fill(home)
+    scene.compact()
+    for round in range(2):
+        for number in range(2):
+            scene.put(
+                scene.place("2023", "05"), f"by-catalog-{round}-{number}", clicks(1000 + round * 40 + number * 20)
+            )
+        assert scene.compact().results[0].outcome == "compacted"
+    manifest = json.loads(scene.content(scene.place("2023", "05"), "_compaction.json"))
+    assert [since is None for since in manifest["old_places"].values()] == [False, False, True]
+    assert next(iter(manifest["old_places"])) == manifest["home"] == home
+    assert scene.ids("2023", "05") == [*range(120), *range(1000, 1080)]
+    removed = scene.compact(GRACE_OVER).results[0].removed
+    assert removed == 6 + 1 + 2 + 1 + 2
+    assert scene.ids("2023", "05") == [*range(120), *range(1000, 1080)]
+
+
+def test_a_partition_that_was_being_compacted_in_place_is_finished_first(scene: Scene) -> None:
+    home = scene.partition("2023", "05")
+    scene.fill(home)
+    kept = {name: scene.content(home, name) for name in scene.names(home)}
+    scene.compact(publish="in_place")
+    for name, data in kept.items():  # as if the run had died before it removed them
+        scene.put(home, name, data)
+    report = scene.compact()
+    assert "has not ended" in report.problems["year=2023/month=05"] and scene.place("2023", "05") == home
+
+
+def test_what_spark_has_noted_about_old_dates_is_kept(scene: Scene) -> None:
+    home = scene.partition("2023", "05")
+    for number in range(4):
+        notes = {b"org.apache.spark.legacyDateTime": b""} if number % 2 else {}
+        scene.put(home, f"{number}.parquet", clicks(number * 20).replace_schema_metadata(notes))
+    assert scene.compact().results[0].after.files == 2
+    place = scene.place("2023", "05")
+    found = {}
+    for name in scene.names(place):
+        data = io.BytesIO(scene.content(place, name))
+        legacy = b"org.apache.spark.legacyDateTime" in pyarrow.parquet.read_metadata(data).metadata
+        found[legacy] = pyarrow.parquet.read_table(data)["id"].to_pylist()
+    assert found == {False: [*range(20), *range(40, 60)], True: [*range(20, 40), *range(60, 80)]}
 
 
 def test_a_late_file_at_the_old_location_becomes_visible(scene: Scene) -> None:
@@ -109,7 +164,7 @@ def test_a_late_file_at_the_old_location_becomes_visible(scene: Scene) -> None:
     scene.compact()
     scene.put(home, "late.parquet", clicks(1000))
     (survey,) = scene.plan()
-    assert [late.name for late in survey.plan.late] == ["late.parquet"]
+    assert [late.file.key for late in survey.plan.late] == ["late.parquet"]
     (result,) = scene.compact().results
     assert result.late == 1
     expected = [*range(120), *range(1000, 1020)]
@@ -311,8 +366,8 @@ def test_partitions_are_chosen_by_glue_and_by_name(scene: Scene) -> None:
     assert [each.name for each in declared.results] == ["year=2022/month=12"]
     with pytest.raises(PredicateInvalid, match="country is not a partition key"):
         scene.compact(selection=Selection(predicate="country='de'"))
-    with pytest.raises(PartitionMissing, match="year=1999/month=01"):
-        scene.compact(selection=Selection(("year=1999/month=01",)))
+    missing = scene.compact(selection=Selection(("year=1999/month=01", "year=2023/month=06")))
+    assert missing.problems == {"year=1999/month=01": "the catalog has no such partition"}
 
 
 def test_many_partitions_come_in_pages(scene: Scene) -> None:
@@ -392,6 +447,14 @@ def test_partitions_that_cannot_be_looked_after_are_reported(scene: Scene) -> No
     assert len(scene.names(shared)) == 6
 
 
+def test_a_partition_that_cannot_be_looked_at_does_not_stop_the_others(scene: Scene) -> None:
+    scene.fill(scene.partition("2023", "05"))
+    scene.partition("2023", "06", location="s3://no-such-bucket/x")
+    report = scene.compact()
+    assert {each.outcome for each in report.results} == {"compacted", "left alone"}
+    assert "cannot be looked at" in report.problems["year=2023/month=06"]
+
+
 def test_a_partition_that_is_written_to_is_left_to_its_writers(scene: Scene) -> None:
     scene.fill(scene.partition("2023", "05"))
     (result,) = scene.compact(replace(RULES, quiet_for=timedelta(minutes=10))).results
@@ -409,7 +472,7 @@ def test_another_target_is_used(scene: Scene) -> None:
     scene.fill(scene.partition("2023", "05"))
     target = f"s3://lake/elsewhere/{scene.database}"
     scene.compact(target=target)
-    assert scene.place("2023", "05").startswith(f"{target}/year=2023/month=05/v-")
+    assert scene.place("2023", "05").startswith(f"{target}/{scene.database}/clicks/year=2023/month=05/v-")
     assert scene.ids("2023", "05") == list(range(120))
 
 
