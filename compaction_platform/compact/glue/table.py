@@ -46,8 +46,8 @@ class KeptTable:
         if f"{root}/".startswith(f"{place}/") or f"{place}/".startswith(f"{place_of(self.target)}/"):
             raise TableUnsuitable(
                 f"target_s3_path {self.target} and the location of {table.called}, {place}, lie inside one another: "
-                "crawlers and MSCK REPAIR TABLE would take compacted files for partitions. Choose another place. Nothing was "
-                "done."
+                "crawlers and MSCK REPAIR TABLE would take compacted files for partitions. Choose another place. "
+                "Nothing was done."
             )
         return root
 
