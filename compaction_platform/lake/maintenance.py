@@ -7,9 +7,9 @@ import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.lake.declaration import Cron, Duration, Name
+from compaction_platform.lake.objects import LARGEST_MB
 from compaction_platform.lake.window import Window
 
-LARGEST_MB = 2048  # files go to the store in one conditional request, of which 5 GB is the limit
 Megabytes = Annotated[int, Field(ge=1, le=LARGEST_MB)]
 
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 LIST_CHUNK = 1000
 DELETE_CHUNK = 1000
 AT_ONCE = "10s"
+LARGEST_MB = 2048  # of a file that we make: it goes to the store in one conditional request, of which 5 GB is the limit
 
 
 class AddressInvalid(CompactionError):

@@ -108,6 +108,20 @@ class Settings(BaseSettings):
         None, description="postgresql://user:password@host:port/database of the hot store."
     )
 
+    serve_tokens_file: str | None = Field(None, description="File with the hashes of tokens of the HTTP service.")
+    serve_max_request_mb: int = Field(16, ge=1, le=1024, description="Size of a request to the service.")
+    serve_max_records: int = Field(10_000, ge=1, description="Records in one write.")
+    serve_max_rows: int = Field(10_000, ge=1, description="Rows in one answer to a query.")
+    serve_query_seconds: float = Field(30, gt=0, description="How long a query may take.")
+    serve_requests_per_minute: int = Field(6000, ge=1, description="Requests of one tenant.")
+    serve_group_ms: float = Field(
+        5, ge=0, le=1000, description="How long a write waits for others to share its commit."
+    )
+    serve_check_interval: int | None = Field(
+        None, ge=1, description="Every so manieth write of a table looks whether compaction is due; default by profile."
+    )
+    serve_undo_hours: int = Field(168, ge=1, description="How long a dropped table can be restored.")
+
     # A driver's or Spark's own message about a malformed address would repeat it, password and all.
     @field_validator("hot_postgres_url")
     @classmethod

@@ -21,10 +21,7 @@ from compaction_platform.maintain.run import Maintenance, OrphanRules
 from compaction_platform.maintain.schedules import maintain_schedule
 from compaction_platform.maintain.sensors import health_sensor
 from compaction_platform.maintain.snapshots import Retention
-
-# Thresholds where the declaration gives none: commits between two looks, and small files that are worth a run.
-CHECK_INTERVAL = {Profile.development: 5, Profile.staging: 75, Profile.production: 100}
-MIN_FILES = {Profile.development: 3, Profile.staging: 15, Profile.production: 20}
+from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
 
 
 def _table(text: str) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.maintenance import LARGEST_MB
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.objects import LARGEST_MB, Objects
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.window import Window
 from compaction_platform.maintain import expiry
