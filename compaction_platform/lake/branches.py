@@ -126,12 +126,13 @@ def commit(table: "Table", requirements: tuple[TableRequirement, ...], updates: 
     """One attempt. Whoever lost a race gets CommitFailedException and decides what to do from the new state; what is
     tried again blindly may be built on something else than what was looked at."""
     try:
-        table.catalog.commit_table(table, (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements), updates)
+        requirements = (AssertTableUUID(uuid=table.metadata.table_uuid), *requirements)
+        response = table.catalog.commit_table(table, requirements, updates)
     except (RESTError, ValueError) as error:
         if LOST_RACE in str(error):
             raise CommitFailedException(str(error)) from error
         raise
-    table.refresh()
+    table.metadata, table.metadata_location = response.metadata, response.metadata_location
 
 
 def _descends(table: "Table", snapshot_id: int, ancestor: int) -> bool:

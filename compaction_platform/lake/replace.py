@@ -23,6 +23,7 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
 )
 from pyiceberg.schema import Schema
+from pyiceberg.table import Transaction
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
@@ -40,6 +41,7 @@ from compaction_platform.lake.table_entries import Manifests
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 ENTRIES_PER_MANIFEST = 20_000
 FORMATS = (1, 2)
@@ -121,11 +123,18 @@ def _is_published(table: "Table", snapshot_id: int) -> bool | None:
     return any(snapshot.snapshot_id == snapshot_id for snapshot in history.published(table).snapshots)
 
 
+class _Still(Transaction):
+    """PyIceberg copies all metadata of a table whenever a transaction is asked for them, which is often. In this one
+    nothing changes."""
+
+    @property
+    def table_metadata(self) -> "TableMetadata":
+        return self._table.metadata
+
+
 class _Producer(_SnapshotProducer["_Producer"]):
     def __init__(self, table: "Table", change: Change, manifests: Manifests) -> None:
-        super().__init__(
-            change.operation, table.transaction(), table.io, snapshot_properties=dict(change.properties or {})
-        )
+        super().__init__(change.operation, _Still(table), table.io, snapshot_properties=dict(change.properties or {}))
         self._change = change
         self._reader = manifests
         self._removed: list[ManifestEntry] = []
@@ -136,6 +145,10 @@ class _Producer(_SnapshotProducer["_Producer"]):
         metadata = self._transaction.table_metadata
         parent = metadata.snapshot_by_id(self._parent_snapshot_id) if self._parent_snapshot_id is not None else None
         for manifest in parent.manifests(self._io) if parent else ():
+            if not self._change.removed and manifest.manifest_path not in self._change.merged:
+                if manifest.has_added_files() or manifest.has_existing_files():
+                    untouched.append(manifest)
+                continue  # it need not be read
             live = self._reader.live(manifest)
             going = [entry for entry in live if entry.data_file.file_path in self._change.removed]
             if going or manifest.manifest_path in self._change.merged:

@@ -36,8 +36,10 @@ from compaction_platform.serve.tables import Tables, Where, reachable
 from compaction_platform.serve.values import as_arrow
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
 
 REQUESTS = "serve.requests"  # in a snapshot's summary: id:content:records of every request that has an id
 ATTEMPTS = 20
@@ -77,8 +79,7 @@ class Pending:
     records: Sequence[Mapping[str, Any]]
     key: Key | None
     rows: pyarrow.Table
-    table_uuid: str
-    schema_id: int
+    made_for: tuple[str, int]  # the table's identity and that of its columns
     done: Done | None = None
     problem: Exception | None = None
 
@@ -98,10 +99,16 @@ class TableWriter:
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _door: threading.Lock = field(default_factory=threading.Lock)
     _waiting: list[Pending] = field(default_factory=list)
+    _catalog: "Catalog | None" = None
     _table: "Table | None" = None
-    _manifests: Manifests | None = None
+    _learned_of: Any = None  # the table's identity
     _seen: dict[str, tuple[str, Done]] = field(default_factory=dict)  # by request id: its content
     _looked_at: set[int] = field(default_factory=set)  # snapshots whose requests are known
+
+    @property
+    def metadata(self) -> "TableMetadata | None":
+        """The table as this writer last saw it."""
+        return self._table.metadata if self._table is not None else None
 
     def write(self, pending: Pending) -> Done:
         with self._door:
@@ -148,81 +155,69 @@ class TableWriter:
             _fail(some, error)
 
     def _commit_together(self, some: Sequence[Pending]) -> None:
-        files: list[DataFile] = []
-        written_for: tuple[Any, ...] = ()
+        made: _Made | None = None  # files that no snapshot refers to
+        if any(each.made_for != _identity(self._current()) for each in some):
+            self._table = None  # a caller has seen a newer state of it
         try:
-            self._catch_up(some)
             for _ in range(ATTEMPTS):
                 table = self._current()
-                fresh = self._not_written_yet([each for each in some if not each.is_over], table)
+                fresh = self._fitting(self._not_written_yet(some, table), table)
                 if not fresh:
                     return
-                shape = (table.metadata.table_uuid, *_shape(table), tuple(map(id, fresh)))
-                if shape != written_for:
-                    self._writer(table).discard(files)
-                    files = []  # so that they are not discarded twice
-                    fresh = self._fitting(fresh, table)
-                    if not fresh:
-                        return
-                    shape = (*shape[:-1], tuple(map(id, fresh)))
-                    files, written_for = self._writer(table).write(pyarrow.concat_tables(e.rows for e in fresh)), shape
+                if made is None or not made.is_for(table, fresh):
+                    self._discard(made)
+                    made = None
+                    made = _Made(table, tuple(fresh), self._files(table).write(_together(fresh)))
                 try:
-                    snapshot = commit_change(table, _change(files, fresh), self._reader(table))
+                    snapshot = commit_change(table, _change(made.files, fresh), self._reader(table))
                 except CommitFailedException:
-                    table.refresh()
+                    self._table = None
                     continue
-                files = []
+                except CommitUnknown:
+                    if self._is_another(table):
+                        continue  # it was not taken: there is no such table any more
+                    made = None  # it may be part of the table
+                    raise WriteUnknown(UNKNOWN) from None
+                made = None
                 self._acknowledge(fresh, snapshot)
                 return
             raise WriteConflict("other writers were faster too many times. Nothing was written; send it again.")
-        except CommitUnknown as unknown:
-            files = []  # they may be part of the table
-            self._table = None
-            if isinstance(unknown.__cause__, NoSuchTableError):
-                raise TableNotFound(f"table {self.where.name} was dropped meanwhile. Nothing was written.") from None
-            raise WriteUnknown(
-                "the catalog did not say whether it took the write. Send it again with the same request_id: it is "
-                "written once. Without a request_id, look before you repeat it."
-            ) from None
         finally:
-            if files and self._table is not None:
-                self._writer(self._table).discard(files)
+            self._discard(made)
+
+    def _discard(self, made: "_Made | None") -> None:
+        if made is not None:
+            self._files(made.table).discard(made.files)
 
     # ------------------------------------------------------------ the table
-
-    def _catch_up(self, some: Sequence[Pending]) -> None:
-        """Callers have just looked at the table: it may be another one of this name, or have other columns now."""
-        now = self._current().metadata
-        if any(each.table_uuid != str(now.table_uuid) for each in some):
-            self._table = None
-            self._seen.clear()
-            self._looked_at.clear()
-        elif any(each.schema_id != now.current_schema_id for each in some):
-            self._current().refresh()
 
     def _current(self) -> "Table":
         if self._table is None:
             with reachable():
-                self._table = open_catalog(self.settings).load_table(self.where.identifier)
-            self._manifests = None
+                if self._catalog is None:
+                    self._catalog = open_catalog(self.settings)  # of its own: a connection is not made to be shared
+                self._table = self._catalog.load_table(self.where.identifier)
         return self._table
 
-    def _reader(self, table: "Table") -> Manifests:
-        if self._manifests is None:
-            self._manifests = Manifests(table.io)
-        return self._manifests
+    def _is_another(self, table: "Table") -> bool:
+        """Whether the name stands for another table by now."""
+        self._table = None
+        return self._current().metadata.table_uuid != table.metadata.table_uuid
 
-    def _writer(self, table: "Table") -> DataFiles:
+    def _reader(self, table: "Table") -> Manifests:
+        return Manifests(table.io)
+
+    def _files(self, table: "Table") -> DataFiles:
         return DataFiles.of(table, self.settings)
 
     def _fitting(self, some: Sequence[Pending], table: "Table") -> list[Pending]:
-        """Whose records are still what the table's columns hold, if those were changed by somebody else."""
+        """Whose records are what the table's columns hold, if those are not the ones that the caller saw."""
+        now = _identity(table)
         fitting = []
         for each in some:
-            if each.schema_id != table.metadata.current_schema_id:
+            if each.made_for != now:
                 try:
-                    each.rows = as_arrow(each.records, table.schema())
-                    each.schema_id = table.metadata.current_schema_id
+                    each.rows, each.made_for = as_arrow(each.records, table.schema()), now
                 except Problem as problem:
                     each.problem = problem
                     continue
@@ -236,6 +231,8 @@ class TableWriter:
         fresh: list[Pending] = []
         taken: dict[str, Pending] = {}
         for each in some:
+            if each.is_over:
+                continue
             if each.key is None:
                 fresh.append(each)
             elif each.key.id in self._seen:
@@ -255,6 +252,10 @@ class TableWriter:
 
     def _learn(self, table: "Table") -> None:
         """The requests of snapshots that are new to us, other processes' too."""
+        if self._learned_of != table.metadata.table_uuid:
+            self._learned_of = table.metadata.table_uuid
+            self._seen.clear()
+            self._looked_at.clear()
         for snapshot in history.published(table).snapshots:
             if snapshot.snapshot_id in self._looked_at:
                 break
@@ -273,6 +274,27 @@ class TableWriter:
                 self._seen[each.key.id] = (each.key.content, each.done)
 
 
+@dataclass(frozen=True)
+class _Made:
+    """Files that were written for some callers, and for the table as it was."""
+
+    table: "Table"
+    some: tuple[Pending, ...]
+    files: "list[DataFile]"
+
+    def is_for(self, table: "Table", some: Sequence[Pending]) -> bool:
+        same = self.table.metadata.table_uuid == table.metadata.table_uuid and _shape(self.table) == _shape(table)
+        return same and len(self.some) == len(some) and all(a is b for a, b in zip(self.some, some, strict=True))
+
+
+def _together(some: Sequence[Pending]) -> pyarrow.Table:
+    return pyarrow.concat_tables(each.rows for each in some)
+
+
+UNKNOWN = (
+    "the catalog did not say whether it took the write. Send it again with the same request_id: it is written once. "
+    "Without a request_id, look before you repeat it."
+)
 TWICE = "the same request came twice at once; the other one is being written. Send it again."
 
 
@@ -286,6 +308,10 @@ def _fail(some: Sequence[Pending], problem: Exception) -> None:
             each.problem = problem
 
 
+def _identity(table: "Table") -> tuple[str, int]:
+    return str(table.metadata.table_uuid), table.metadata.current_schema_id
+
+
 def _shape(table: "Table") -> tuple[int, int]:
     return table.metadata.current_schema_id, table.metadata.default_spec_id
 
@@ -294,6 +320,11 @@ def _change(files: "Sequence[DataFile]", some: Sequence[Pending]) -> Change:
     said = [f"{each.key.id}:{each.key.content}:{len(each.records)}" for each in some if each.key]
     properties = {REQUESTS: ",".join(said)} if said else {}
     return Change([Added(file) for file in files], operation=Operation.APPEND, properties=properties)
+
+
+def _pending(records: Sequence[Mapping[str, Any]], request_id: str | None, known: "TableMetadata") -> Pending:
+    key = Key.of(request_id, records)
+    return Pending(records, key, as_arrow(records, known.schema()), (str(known.table_uuid), known.current_schema_id))
 
 
 @dataclass
@@ -306,16 +337,16 @@ class Writes:
 
     def write(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> tuple[Done, int]:
         """What was done, and the how manieth acknowledged write of this table by this process it is."""
-        table = self.tables.load(where)
-        pending = Pending(
-            records,
-            Key.of(request_id, records),
-            as_arrow(records, table.schema()),
-            str(table.metadata.table_uuid),
-            table.metadata.current_schema_id,
-        )
         writer = self._writer(where)
+        known = writer.metadata
+        try:
+            pending = _pending(records, request_id, known) if known else self._looked_up(where, records, request_id)
+        except InvalidRecords:  # unless the table has other columns by now
+            pending = self._looked_up(where, records, request_id)
         return writer.write(pending), writer.writes
+
+    def _looked_up(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> Pending:
+        return _pending(records, request_id, self.tables.load(where).metadata)
 
     def _writer(self, where: Where) -> TableWriter:
         with self._door:
