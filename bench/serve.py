@@ -26,8 +26,8 @@ from compaction_platform.lake.settings import Settings
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.serve.tenants import add_token, catalog_namespace
 
-SECONDS = 5
-SOAK_SECONDS = 10
+SECONDS = 20
+SOAK_SECONDS = 120
 TENANT = "bench"
 ONE_BY_ONE = "from compaction_platform.serve import writes; writes.MOST_ROWS = 0; "
 START = (

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 CODEC_PROPERTY = "write.parquet.compression-codec"
 FAST_ZSTD = 1
+LONGEST_PARTITION = 500  # characters of a path
 SAMPLE_ROWS = 10_000
 REPEATED = 0.5  # a column with fewer distinct values than this share of its rows gets a dictionary
 
@@ -100,7 +101,7 @@ class DataFiles:
         return load_location_provider(self.metadata.location, self.metadata.properties)
 
     def _write_one(self, rows: pyarrow.Table, key: PartitionKey | None) -> DataFile:
-        path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", key)
+        path = self._locations.new_data_location(f"{uuid.uuid4()}.parquet", key if _is_usable(key) else None)
         encoded = self._encoded(rows)
         footer = pyarrow.parquet.read_metadata(pyarrow.BufferReader(encoded))
         partition = key.partition if key is not None else Record()
@@ -152,6 +153,7 @@ class DataFiles:
         for value in values:
             encoded = value.dictionary_encode("encode")
             codes = codes * (len(encoded.dictionary) + 1) + encoded.indices.to_numpy()
+            codes = numpy.unique(codes, return_inverse=True)[1]  # small again, however many fields there are
         distinct, first = numpy.unique(codes, return_index=True)
         if len(distinct) > 1:
             order = numpy.argsort(codes, kind="stable")
@@ -170,6 +172,14 @@ class DataFiles:
             except ValueError as cannot:  # such as two transforms of one column
                 raise NotPartitioned(str(cannot)) from cannot
             yield key, rows.slice(start, end - start)
+
+
+def _is_usable(key: PartitionKey | None) -> bool:
+    """Whether the partition can be part of a file's path. It need not be: the table's metadata say what it is."""
+    if key is None:
+        return False
+    parts = key.to_path().split("/")
+    return sum(map(len, parts)) <= LONGEST_PARTITION and not any(part.endswith("=") for part in parts)
 
 
 def data_file(

@@ -6,20 +6,23 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Body, FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from anyio import CapacityLimiter, to_thread
+from fastapi import FastAPI, Request
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
+from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings, load_settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.serve import models
-from compaction_platform.serve.limits import Allowance, require_size, too_large
+from compaction_platform.serve.limits import Allowance, Room, require_size, too_large
 from compaction_platform.serve.problems import (
     InvalidRequest,
     LakeUnavailable,
@@ -34,7 +37,45 @@ from compaction_platform.serve.tenants import Tokens, require_tenant
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 MB = 1 << 20
 THREADS = 128  # requests that are worked on at once; writers wait for each other's commits
+COMPACTIONS = 4
+REQUEST: TypeAdapter[Any] = TypeAdapter(models.Request)
 SHOWN = 20
+_SHOP = {"tenant_id": "acme", "namespace": "shop"}
+_ORDERS = {**_SHOP, "table": "orders"}
+EXAMPLES: list[dict[str, Any]] = [
+    {
+        "operation": "CREATE_TABLE",
+        **_ORDERS,
+        "schema": {
+            "fields": {
+                "id": {"type": "long", "required": True},
+                "at": {"type": "timestamptz"},
+                "price": {"type": "decimal(10, 2)"},
+            }
+        },
+        "partition_by": ["day(at)"],
+        "if_not_exists": True,
+    },
+    {
+        "operation": "WRITE",
+        **_ORDERS,
+        "records": [{"id": 1, "at": "2026-05-01T10:00:00+02:00", "price": "12.50"}],
+        "request_id": "order-1",
+    },
+    {
+        "operation": "QUERY",
+        **_ORDERS,
+        "columns": ["id", "price"],
+        "filters": [{"field": "price", "op": ">=", "value": "10"}],
+        "order_by": [{"field": "at", "descending": True}],
+        "limit": 100,
+    },
+    {"operation": "COMPACT", **_ORDERS, "force": True},
+    {"operation": "LIST_TABLES", **_SHOP},
+    {"operation": "DESCRIBE_TABLE", **_ORDERS},
+    {"operation": "DROP_TABLE", **_ORDERS},
+    {"operation": "RESTORE_TABLE", **_ORDERS},
+]
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": models.ErrorAnswer, "description": what}
     for status, what in {
@@ -55,19 +96,39 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 def create_app(service: Service, tokens: Callable[[], Tokens], metrics: Metrics | None = None) -> FastAPI:
     """The application. `tokens` is asked with every request, so that new ones count at once."""
     face = _Face(service, tokens, metrics or Metrics())
-    app = FastAPI(
+    app = FastAPIOffline(  # its pages load nothing from elsewhere
+        redoc_url=None,
         title="compaction_platform",
         version="1",
-        description="Iceberg tables over HTTP. Every request but /health needs `Authorization: Bearer <token>`.",
+        description="Iceberg tables over HTTP.",
         lifespan=face.lifespan,
+        swagger_ui_parameters={"docExpansion": "full", "defaultModelsExpandDepth": 0},
     )
     app.middleware("http")(face.told)
     app.exception_handler(Problem)(_problem)
-    app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(HTTPException)(_other)
     app.get("/health", response_model=models.Health, responses={503: {"model": models.Health}})(face.health)
-    app.post("/database", response_model=models.AnyAnswer, responses=ERRORS)(face.database)
+    app.post("/database", response_model=models.AnyAnswer, responses=ERRORS, openapi_extra=_request_body())(
+        face.database
+    )
+    app.openapi = cache(lambda: _document(app))  # type: ignore[method-assign]  # as FastAPI's documentation says
     return app
+
+
+def _request_body() -> dict[str, Any]:
+    """What `database` takes. It reads requests itself, away from the loop that all others wait for."""
+    schema = REQUEST.json_schema(ref_template="#/components/schemas/{model}")
+    examples = {each["operation"]: {"value": each} for each in EXAMPLES}
+    content = {"application/json": {"schema": {k: v for k, v in schema.items() if k != "$defs"}, "examples": examples}}
+    return {"requestBody": {"required": True, "content": content}, "security": [{"token": []}]}
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= REQUEST.json_schema(ref_template="#/components/schemas/{model}")["$defs"]
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return document
 
 
 class _Face:
@@ -78,11 +139,19 @@ class _Face:
         self._allowance = Allowance(service.settings.serve_requests_per_minute)
         self._most = service.settings.serve_max_request_mb * MB
 
+        self._of_a_tenant = Room(THREADS // 2, "requests of one tenant")
+        self._compactions = Room(COMPACTIONS, "compactions")
+
+    @cached_property
+    def _many(self) -> CapacityLimiter:
+        return CapacityLimiter(THREADS)
+
+    @cached_property
+    def _few(self) -> CapacityLimiter:
+        return CapacityLimiter(2)
+
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
-        from anyio.to_thread import current_default_thread_limiter
-
-        current_default_thread_limiter().total_tokens = THREADS
         yield
         self._metrics.close()
 
@@ -93,15 +162,11 @@ class _Face:
         state = request.state
         state.request_id = given if REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
         state.operation = state.tenant = None
-        state.is_too_large = False
         try:
             require_size(request.headers.get("content-length"), self._most)
-            _limit_body(request, self._most)
             if request.url.path == "/database":
                 state.tenants = self._tokens().tenants_of(request.headers.get("authorization"))
             response = await go_on(request)
-            if state.is_too_large:
-                response = answered(too_large(self._most))
         except Problem as problem:
             response = answered(problem)
         except Exception as error:  # noqa: BLE001 (never a stack trace to the caller)
@@ -118,20 +183,41 @@ class _Face:
         said = {"request_id": state.request_id, "method": request.method, "path": path, **outcome}
         log(logging.INFO, "request", said | {"tenant": state.tenant, "milliseconds": round(seconds * 1000, 1)})
 
-    def health(self) -> Any:
-        """Whether the lake can be reached."""
+    async def health(self) -> Any:
+        """Whether the lake can be reached. Needs no token."""
         try:
-            self._service.require_reachable()
+            await to_thread.run_sync(self._service.require_reachable, limiter=self._few)
         except CompactionError:
             return JSONResponse({"status": "unavailable", "lake": "the catalog does not answer"}, 503)
         return models.Health(status="ok", lake="reachable")
 
-    def database(self, request: Request, body: Annotated[models.Request, Body()]) -> Any:
+    async def database(self, request: Request) -> Any:
         """All operations on tables. Which one is said by `operation`."""
-        request.state.operation, request.state.tenant = body.operation, body.tenant_id
-        require_tenant(request.state.tenants, body.tenant_id)
+        content = await _content(request, self._most)
+        return await to_thread.run_sync(self._answered, request.state, content, limiter=self._many)
+
+    def _answered(self, state: Any, content: bytes) -> JSONResponse:
+        body = _parsed(content)
+        state.operation, state.tenant = body.operation, body.tenant_id
+        require_tenant(state.tenants, body.tenant_id)
         self._allowance.take(body.tenant_id)
-        return JSONResponse(self._service.answer(body).model_dump(mode="json"))
+        with ExitStack() as inside:
+            inside.enter_context(self._of_a_tenant.taken(body.tenant_id))
+            if isinstance(body, models.Compact):
+                inside.enter_context(self._compactions.taken(""))
+            return JSONResponse(self._service.answer(body).model_dump(mode="json"))
+
+
+def _parsed(content: bytes) -> Any:
+    try:
+        return REQUEST.validate_json(content)
+    except ValidationError as invalid:
+        problems = [
+            {"where": ".".join(str(part) for part in each["loc"])[:200], "what": str(each["msg"])[:300]}
+            for each in invalid.errors(include_url=False, include_input=False, include_context=False)[:SHOWN]
+        ]
+        first = problems[0]
+        raise InvalidRequest(f"{first['where'] or 'the body'}: {first['what']}.", {"problems": problems}) from None
 
 
 # ---------------------------------------------------------------- errors
@@ -139,16 +225,6 @@ class _Face:
 
 async def _problem(request: Request, problem: Exception) -> JSONResponse:
     return answered(problem if isinstance(problem, Problem) else Problem(str(problem)))
-
-
-async def _invalid(request: Request, invalid: Exception) -> JSONResponse:
-    errors = invalid.errors() if isinstance(invalid, RequestValidationError) else ()
-    problems = [
-        {"where": ".".join(str(part) for part in each["loc"][1:])[:200], "what": str(each["msg"])[:300]}
-        for each in errors[:SHOWN]
-    ]
-    first = problems[0] if problems else {"where": "", "what": "it cannot be understood"}
-    return answered(InvalidRequest(f"{first['where'] or 'the body'}: {first['what']}.", {"problems": problems}))
 
 
 async def _other(request: Request, error: Exception) -> JSONResponse:
@@ -172,21 +248,16 @@ def _said(status: int, code: str, message: str, details: dict[str, Any], headers
     return JSONResponse(error.model_dump(mode="json"), status, headers)
 
 
-def _limit_body(request: Request, most: int) -> None:
+async def _content(request: Request, most: int) -> bytes:
     """A request that does not say how large it is may not be larger either."""
-    receive = request._receive
-    seen = 0
-
-    async def counted() -> Any:
-        nonlocal seen
-        message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > most:
-            request.state.is_too_large = True
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
             raise too_large(most)
-        return message
-
-    request._receive = counted
+        parts.append(part)
+    return b"".join(parts)
 
 
 # ---------------------------------------------------------------- by itself, and on Lambda

@@ -1,14 +1,13 @@
-"""How much a caller may ask for: the size of a request, and how many of them."""
+"""How much a caller may ask for: the size of a request, how many of them, and how many at once."""
 
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 from compaction_platform.serve.problems import RequestTooLarge, TooManyRequests
-
-Receive = Callable[[], Any]
 
 
 @dataclass
@@ -32,6 +31,28 @@ class Allowance:
                     f"at most {self.per_minute:,} requests a minute; wait.", {"retry_after_seconds": round(wait, 3)}
                 )
             self._left[tenant] = (left - 1, now)
+
+
+@dataclass
+class Room:
+    """So many at once for each name: one tenant, or one kind of work, does not take all there is."""
+
+    most: int
+    what: str
+    _inside: Counter[str] = field(default_factory=Counter)
+    _door: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def taken(self, name: str) -> Iterator[None]:
+        with self._door:
+            if self._inside[name] >= self.most:
+                raise TooManyRequests(f"at most {self.most} {self.what} at once; wait.", {"retry_after_seconds": 1})
+            self._inside[name] += 1
+        try:
+            yield
+        finally:
+            with self._door:
+                self._inside[name] -= 1
 
 
 def require_size(content_length: str | None, most: int) -> None:

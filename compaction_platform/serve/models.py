@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from compaction_platform.lake.objects import LARGEST_MB
 
 MOST_FIELDS = 500
+MOST_RECORDS = 100_000  # however much is allowed by setting
+LONGEST_RETENTION_HOURS = 24 * 366 * 10
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$", examples=["orders"])]
 FilterOp = Literal["=", "!=", "<", "<=", ">", ">=", "in", "not_in", "is_null", "not_null", "starts_with"]
 
@@ -52,6 +54,8 @@ class Write(OnTable):
     operation: Literal["WRITE"]
     records: list[dict[str, JsonValue]] = Field(
         min_length=1,
+        max_length=MOST_RECORDS,
+        fail_fast=True,
         description="All of them are written, or none.",
         examples=[[{"id": 1, "at": "2026-05-01T10:00:00Z"}]],
     )
@@ -81,7 +85,7 @@ class Query(OnTable):
     filters: list[Filter] = Field(default_factory=list, max_length=50, description="All of them must hold.")
     order_by: list[OrderBy] = Field(default_factory=list, max_length=10, description="Nulls come last.")
     limit: int = Field(default=100, ge=1, description="Rows in one answer; more come with the cursor.")
-    snapshot: int | None = Field(default=None, description="An earlier state, by its snapshot id.")
+    snapshot: int | None = Field(default=None, ge=0, lt=2**63, description="An earlier state, by its snapshot id.")
     cursor: str | None = Field(default=None, max_length=2000, description="From the answer before; same query.")
 
 
@@ -89,10 +93,10 @@ class Compact(OnTable):
     operation: Literal["COMPACT"]
     force: bool = Field(default=False, description="From two small files on.")
     target_file_size_mb: int | None = Field(default=None, ge=1, le=LARGEST_MB)
-    max_files: int | None = Field(default=None, ge=2, description="Rewrite no more files than this.")
+    max_files: int | None = Field(default=None, ge=2, le=1_000_000, description="Rewrite no more files than this.")
     partition_filter: str | None = Field(default=None, max_length=2000, examples=["at >= '2026-05-01T00:00:00+00:00'"])
     expire_snapshots: bool | None = None
-    snapshot_retention_hours: int | None = Field(default=None, ge=0)
+    snapshot_retention_hours: int | None = Field(default=None, ge=0, le=LONGEST_RETENTION_HOURS)
 
 
 class ListTables(OnTenant):

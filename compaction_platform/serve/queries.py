@@ -4,11 +4,12 @@ import base64
 import binascii
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,8 @@ COMPARISONS: dict[str, Any] = {
     ">": GreaterThan,
     ">=": GreaterThanOrEqual,
 }
+EXACT = Context(prec=80)
+MOST_ANSWER_BYTES = 64 << 20  # before it is JSON
 MOST_VALUES = 1000  # of in and not_in
 MOST_SORTED = 100_000  # rows that come before the end of a page of a sorted query
 
@@ -139,10 +142,12 @@ class Queries:
             some = rows.slice(skipped)
             if some.num_rows > room:
                 found.append(some.slice(0, room))
+                _require_bearable(found)
                 following = Cursor(begin.query, begin.snapshot, number, skipped + room)
                 return Page(as_json(pyarrow.concat_tables(found)), begin.snapshot, following.text())
             found.append(some)
             room -= some.num_rows
+            _require_bearable(found)
         return Page(as_json(pyarrow.concat_tables(found)) if found else [], begin.snapshot)
 
     def _sorted(self, scan: "_Scan", query: Query, columns: list[str], begin: Cursor) -> Page:
@@ -187,8 +192,14 @@ class _Scan:
 
     def _tasks(self) -> "list[FileScanTask]":
         with reachable(), _readable():
-            scan = self.table.scan(row_filter=self.expression, snapshot_id=self.snapshot)
-            return sorted(scan.plan_files(), key=lambda task: task.file.file_path)
+            try:
+                found = list(self.table.scan(row_filter=self.expression, snapshot_id=self.snapshot).plan_files())
+            except (OverflowError, TypeError, ValueError) as error:
+                if "equality deletes" in str(error):
+                    raise
+                # PyIceberg cannot say what the filter means for the partitions; then all of them are read.
+                found = list(self.table.scan(snapshot_id=self.snapshot).plan_files())
+        return sorted(found, key=lambda task: task.file.file_path)
 
 
 @contextmanager
@@ -202,6 +213,13 @@ def _readable() -> Iterator[None]:
             "another writer has deleted rows of this table by their values, which cannot be read here. COMPACT it with "
             "force; that applies them."
         ) from None
+
+
+def _require_bearable(found: list[pyarrow.Table]) -> None:
+    if sum(each.nbytes for each in found) > MOST_ANSWER_BYTES:
+        raise InvalidRequest(
+            f"the answer would have more than {MOST_ANSWER_BYTES >> 20} MB; ask for fewer rows or columns."
+        )
 
 
 def _digest(query: Query) -> str:
@@ -250,12 +268,20 @@ def _condition(wanted: Filter, field: NestedField) -> BooleanExpression:
         if not isinstance(wanted.value, list) or not 1 <= len(wanted.value) <= MOST_VALUES:
             raise DoesNotFit(f"{wanted.op} takes a list of 1 to {MOST_VALUES} values")
         values = {_literal(each, kind) for each in wanted.value}
-        return _made(In if wanted.op == "in" else NotIn, reference, values)
+        return (
+            _made(In, reference, values) if wanted.op == "in" else _not_null(_made(NotIn, reference, values), reference)
+        )
     if wanted.op == "starts_with":
         if not isinstance(kind, StringType):
             raise DoesNotFit("starts_with is for text")
         return _made(StartsWith, reference, _literal(wanted.value, kind))
-    return _made(COMPARISONS[wanted.op], reference, _literal(wanted.value, kind))
+    made = _made(COMPARISONS[wanted.op], reference, _literal(wanted.value, kind))
+    return _not_null(made, reference) if wanted.op == "!=" else made
+
+
+def _not_null(expression: BooleanExpression, reference: Reference) -> BooleanExpression:
+    """A null is neither equal to a value nor different from it."""
+    return And(_made(NotNull, reference), expression)
 
 
 def _made(kind: Any, *parts: Any) -> BooleanExpression:
@@ -267,11 +293,12 @@ def _made(kind: Any, *parts: Any) -> BooleanExpression:
 def _literal(value: Any, kind: IcebergType) -> IcebergLiteral[Any]:
     if value is None:
         raise DoesNotFit("null is asked for by is_null and not_null")
-    if isinstance(kind, FloatType | DoubleType) and isinstance(value, str) and value in SPECIAL:
+    is_special = value in SPECIAL if isinstance(value, str) else isinstance(value, float) and math.isnan(value)
+    if isinstance(kind, FloatType | DoubleType) and is_special:
         raise DoesNotFit("NaN and the infinities cannot be compared with here")
     made = as_python(value, kind)
     if isinstance(kind, TimestampType | TimestamptzType | DateType):
         return literal(made.isoformat()).to(kind)
     if isinstance(kind, DecimalType):
-        return literal(made.quantize(Decimal(1).scaleb(-kind.scale))).to(kind)
+        return literal(made.quantize(Decimal(1).scaleb(-kind.scale), context=EXACT)).to(kind)
     return literal(made).to(kind)

@@ -58,9 +58,9 @@ class Service:
         if len(request.records) > most:
             raise RequestTooLarge(f"at most {most:,} records in one request; send them in several.")
         where = Where.of(request)
-        done, number = self.writes.write(where, request.records, request.request_id)
+        done = self.writes.write(where, request.records, request.request_id)
         written = models.Written(records_written=done.records, snapshot=done.snapshot, repeated=done.repeated)
-        if number % self.check_interval or done.repeated:
+        if done.repeated or done.number % self.check_interval:
             return written
         return self._advised(where, written)
 
@@ -132,7 +132,7 @@ class Service:
     def require_reachable(self) -> None:
         """Raises if the lake cannot be reached."""
         try:
-            self.tables.catalog.list_namespaces()
+            self.tables.catalog.namespace_exists("any")
         except CompactionError:
             raise
         except Exception as error:

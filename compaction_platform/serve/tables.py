@@ -1,6 +1,7 @@
 """Tables of tenants in the catalog: made, found, listed, dropped so that they can come back."""
 
 import re
+import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.exceptions import (
+    BadRequestError,
     NamespaceAlreadyExistsError,
     NoSuchNamespaceError,
     NoSuchTableError,
@@ -18,7 +20,7 @@ from pyiceberg.exceptions import (
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.transforms import BucketTransform, Transform, TruncateTransform, parse_transform
-from pyiceberg.types import NestedField
+from pyiceberg.types import BinaryType, DecimalType, IcebergType, ListType, MapType, NestedField, StructType
 
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.columns import TypeUnsupported, arrow_type, parsed_type
@@ -43,9 +45,10 @@ COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 PARTITION = re.compile(r"(?P<name>\w+)|(?P<transform>[a-z]+)\((?:(?P<number>\d{1,9})\s*,\s*)?(?P<column>\w+)\)")
 EXAMPLES = "examples: country, year(at), month(at), day(at), hour(at), bucket(16, id), truncate(4, code)"
 DEEPEST = 20
+MOST_DIGITS = 38
 BY_TIME = ("year", "month", "day", "hour")
 # A caller's names begin with a letter.
-DROPPED = re.compile(r"0dropped_(?P<at>\d+)_(?P<name>.+)")
+DROPPED = re.compile(r"0dropped_(?P<at>\d+)_[0-9a-f]{8}_(?P<name>.+)")
 FIRST_PARTITION_FIELD = 1000
 
 
@@ -106,6 +109,8 @@ class Tables:
                 )
             except TableAlreadyExistsError:
                 return self._is_the_same(where, schema, request.if_not_exists)
+            except BadRequestError as error:
+                raise InvalidSchema(f"the catalog does not take this: {str(error).splitlines()[0][:300]}") from None
         if _shape(made.schema()) != _shape(schema):  # some catalogs answer with the table that another one has made
             raise TableExists(f"table {where.name} was made with other columns by somebody else meanwhile.")
         return True
@@ -138,7 +143,7 @@ class Tables:
         self.load(where)
         now = self.now()
         self._forget_expired(where, now)
-        hidden = f"0dropped_{round(now.timestamp())}_{where.name}"
+        hidden = f"0dropped_{round(now.timestamp())}_{secrets.token_hex(4)}_{where.name}"
         with reachable():
             try:
                 self.catalog.rename_table(where.identifier, (where.namespace, hidden))
@@ -149,10 +154,10 @@ class Tables:
     def restore(self, where: Where) -> None:
         """The one that was dropped last, if its time is not over."""
         now = self.now()
-        waiting = [at for at in self._dropped(where) if now < at + self.undo_for]
+        waiting = [(at, hidden) for hidden, at in self._dropped(where).items() if now < at + self.undo_for]
         if not waiting:
             raise TableNotFound(f"no table {where.name} was dropped within the last {self.undo_for}.")
-        hidden = f"0dropped_{round(max(waiting).timestamp())}_{where.name}"
+        _, hidden = max(waiting)
         with reachable():
             if self.catalog.table_exists(where.identifier):
                 raise TableExists(f"a table {where.name} was made since. Drop it first, then restore the older one.")
@@ -161,21 +166,22 @@ class Tables:
             except (NoSuchTableError, TableAlreadyExistsError):
                 raise TableDropped(f"table {where.name} was restored or made by somebody else meanwhile.") from None
 
-    def _dropped(self, where: Where) -> list[datetime]:
+    def _dropped(self, where: Where) -> dict[str, datetime]:
+        """By the names that they are hidden under: when they were dropped."""
         with reachable():
             try:
                 names = [each[-1] for each in self.catalog.list_tables(where.namespace)]
             except NoSuchNamespaceError:
-                return []
+                return {}
         found = [match for name in names if (match := DROPPED.fullmatch(name)) and match["name"] == where.name]
-        return [datetime.fromtimestamp(int(match["at"]), UTC) for match in found]
+        return {match[0]: datetime.fromtimestamp(int(match["at"]), UTC) for match in found}
 
     def _forget_expired(self, where: Where, now: datetime) -> None:
         """Earlier ones whose time is over go from the catalog when the name is dropped again."""
-        for at in self._dropped(where):
+        for hidden, at in self._dropped(where).items():
             if now >= at + self.undo_for:
                 with reachable():
-                    self.catalog.drop_table((where.namespace, f"0dropped_{round(at.timestamp())}_{where.name}"))
+                    self.catalog.drop_table((where.namespace, hidden))
 
     def now(self) -> datetime:
         """By the store's clock."""
@@ -189,9 +195,9 @@ def reachable() -> Iterator[None]:
     try:
         yield
     except OSError as error:  # requests' own errors are of this kind, too
-        raise LakeUnavailable("the lake does not answer. Nothing was changed; try again later.") from error
+        raise LakeUnavailable("the lake does not answer. Look whether it was done, then try again.") from error
     except RESTError as error:
-        raise LakeUnavailable("the catalog refuses. Nothing was changed; try again later.") from error
+        raise LakeUnavailable("the catalog refuses. Look whether it was done, then try again.") from error
 
 
 def _shape(schema: Schema) -> list[Any]:
@@ -216,10 +222,30 @@ def schema_of(request: CreateTable) -> Schema:
         try:
             kind = parsed_type(column.type)
             arrow_type(kind)
-        except TypeUnsupported as error:
-            raise InvalidSchema(f"field {name}: {error}") from None
+            _require_sound(kind)
+        except (TypeUnsupported, ValueError) as error:
+            raise InvalidSchema(f"field {name}: {str(error).splitlines()[0][:300]}") from None
         fields.append(NestedField(number, name, kind, required=column.required, doc=column.doc or None))
     return assign_fresh_schema_ids(Schema(*fields))
+
+
+def _require_sound(kind: IcebergType) -> None:
+    """Of what types are made of, too."""
+    if isinstance(kind, DecimalType) and not 0 <= kind.scale <= kind.precision <= MOST_DIGITS:
+        raise ValueError(f"{kind}: between 1 and {MOST_DIGITS} digits, no more of them after the point")
+    if isinstance(kind, StructType):
+        names = [field.name for field in kind.fields]
+        if not names or any(not COLUMN.fullmatch(name) for name in names):
+            raise ValueError("a struct has fields, and their names are letters, digits and underscores")
+        if len({name.lower() for name in names}) != len(names):
+            raise ValueError("a struct has a field twice")
+        for field in kind.fields:
+            _require_sound(field.field_type)
+    if isinstance(kind, ListType):
+        _require_sound(kind.element_type)
+    if isinstance(kind, MapType):
+        _require_sound(kind.key_type)
+        _require_sound(kind.value_type)
 
 
 def partitions_of(wanted: list[str], schema: Schema) -> PartitionSpec:
@@ -233,12 +259,19 @@ def partitions_of(wanted: list[str], schema: Schema) -> PartitionSpec:
         if found is None:
             raise InvalidSchema(f"partition_by: there is no field {column[:100]}.")
         transform = _transform(match["transform"], match["number"], text)
-        if not transform.can_transform(found.field_type):
+        is_cut_bytes = match["transform"] == "truncate" and isinstance(found.field_type, BinaryType)
+        if not transform.can_transform(found.field_type) or is_cut_bytes:
             raise InvalidSchema(f"partition_by: {text[:100]} cannot be done with {found.field_type}.")
         name = column if match["name"] else f"{column}_{match['transform']}"
         fields.append(PartitionField(found.field_id, FIRST_PARTITION_FIELD + number, transform, name))
-    if len({each.name for each in fields}) != len(fields):
-        raise InvalidSchema("partition_by: the same is there twice.")
+    if len({each.source_id for each in fields}) != len(fields):
+        raise InvalidSchema("partition_by: a field is there twice; one partition for each.")
+    columns = {each.name: each.field_id for each in schema.fields}
+    for each in fields:
+        if columns.get(each.name, each.source_id) != each.source_id:
+            raise InvalidSchema(
+                f"partition_by: it would be called {each.name}, which is another field; rename that one."
+            )
     return PartitionSpec(*fields)
 
 

@@ -33,7 +33,7 @@ from compaction_platform.lake.columns import arrow_type
 from compaction_platform.serve.problems import InvalidRecords
 
 MOST_SHOWN = 20
-LONGEST_DECIMAL = 1000  # characters
+DECIMAL = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})([eE][+-]?\d{1,3})?")
 SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 MOMENT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)?")
 DAY = re.compile(r"\d{4}-\d\d-\d\d")
@@ -47,28 +47,41 @@ class DoesNotFit(ValueError):
 def as_arrow(records: Sequence[Mapping[str, Any]], schema: Schema) -> pyarrow.Table:
     """The records in the table's columns. If any is wrong, all that are wrong are told, and nothing is made."""
     known = {field.name: field for field in schema.fields}
-    problems: list[dict[str, Any]] = []
+    problems = _Problems()
     columns: dict[str, list[Any]] = {name: [] for name in known}
     for index, record in enumerate(records):
         for name in record.keys() - known.keys():
-            problems.append(_problem(index, name, "the table has no such field"))
+            problems.add(index, name, "the table has no such field")
         for name, field in known.items():
             try:
                 columns[name].append(_required(record.get(name), field.field_type, field.required))
             except DoesNotFit as reason:
-                problems.append(_problem(index, name, str(reason)))
-    if problems:
-        raise InvalidRecords(
-            f"{len(problems)} values cannot be written; nothing was. The first: record {problems[0]['index']}, field "
-            f"{problems[0]['field']}: {problems[0]['reason']}",
-            {"problems": problems[:MOST_SHOWN], "count": len(problems)},
-        )
+                problems.add(index, name, str(reason))
+    problems.refuse_if_any()
     arrays = {name: pyarrow.array(columns[name], arrow_type(field.field_type)) for name, field in known.items()}
     return pyarrow.table(arrays)
 
 
-def _problem(index: int, name: str, reason: str) -> dict[str, Any]:
-    return {"index": index, "field": name[:200], "reason": reason}
+class _Problems:
+    """All are counted, some are told."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first: list[dict[str, Any]] = []
+
+    def add(self, index: int, name: str, reason: str) -> None:
+        self.count += 1
+        if len(self.first) < MOST_SHOWN:
+            self.first.append({"index": index, "field": name[:200], "reason": reason})
+
+    def refuse_if_any(self) -> None:
+        if self.first:
+            one = self.first[0]
+            raise InvalidRecords(
+                f"{self.count} values cannot be written; nothing was. The first: record {one['index']}, field "
+                f"{one['field']}: {one['reason']}",
+                {"problems": self.first, "count": self.count},
+            )
 
 
 def _required(value: Any, kind: IcebergType, required: bool) -> Any:
@@ -144,6 +157,8 @@ def _float(value: Any, kind: IcebergType) -> float:
         number = float(value)
     except OverflowError:
         raise DoesNotFit("it is too large") from None
+    if not math.isfinite(number):
+        raise DoesNotFit("it is too large")
     if isinstance(value, int) and int(number) != value:
         raise DoesNotFit(f"{value} cannot be kept exactly as a floating-point number; write it with a decimal point")
     if isinstance(kind, FloatType) and abs(number) > LARGEST_FLOAT:
@@ -153,14 +168,12 @@ def _float(value: Any, kind: IcebergType) -> float:
 
 def _decimal(value: Any, kind: IcebergType) -> Decimal:
     assert isinstance(kind, DecimalType)  # noqa: S101 (for the type checker)
-    if isinstance(value, bool) or not isinstance(value, int | str) or len(str(value)) > LONGEST_DECIMAL:
+    if isinstance(value, bool) or not isinstance(value, int | str) or not DECIMAL.fullmatch(str(value)):
         raise DoesNotFit('a decimal is wanted as text, such as "12.50", or an integer')
     try:
         number = Decimal(value)
     except InvalidOperation:
         raise DoesNotFit('a decimal is wanted as text, such as "12.50"') from None
-    if not number.is_finite():
-        raise DoesNotFit("it is not a number")
     if number and number.adjusted() + 1 > kind.precision - kind.scale:
         raise DoesNotFit(f"it has more than {kind.precision - kind.scale} digits before the point")
     sign, digits, exponent = number.as_tuple()

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 REQUESTS = "serve.requests"  # in a snapshot's summary: id:content:records of every request that has an id
 ATTEMPTS = 20
 MOST_ROWS = 200_000  # of one commit
+MOST_REMEMBERED = 100_000  # requests of one table, beyond what its snapshots tell
+MOST_WRITERS = 1000
 DIGEST_LENGTH = 16
 
 
@@ -70,6 +72,7 @@ class Done:
     snapshot: int
     records: int
     repeated: bool = False
+    number: int = 0  # of the acknowledged writes of this table by this process
 
 
 @dataclass
@@ -82,6 +85,7 @@ class Pending:
     made_for: tuple[str, int]  # the table's identity and that of its columns
     done: Done | None = None
     problem: Exception | None = None
+    twins: "list[Pending]" = field(default_factory=list)  # the same request, at the same time
 
     @property
     def is_over(self) -> bool:
@@ -108,7 +112,8 @@ class TableWriter:
     @property
     def metadata(self) -> "TableMetadata | None":
         """The table as this writer last saw it."""
-        return self._table.metadata if self._table is not None else None
+        table = self._table  # it may be gone in the next moment
+        return table.metadata if table is not None else None
 
     def write(self, pending: Pending) -> Done:
         with self._door:
@@ -137,47 +142,38 @@ class TableWriter:
     def _commit(self, some: Sequence[Pending]) -> None:
         try:
             self._commit_together(some)
-        except NotWritable as reason:
-            if len(some) > 1:  # one of them; the others are not to suffer
+        except _NotMade as failed:
+            if len(some) > 1:  # one of them, perhaps; the others are not to suffer
                 for each in some:
                     self._commit([each])
             else:
-                _fail(some, InvalidRecords(f"the records cannot be written: {reason}"))
-        except Problem as problem:
-            _fail(some, problem)
-        except (StoreRefused, OSError) as error:
-            _fail(some, LakeUnavailable(f"the store does not answer ({type(error).__name__}). Nothing was written."))
+                _fail(some, failed.problem)
         except NoSuchTableError:
-            self._table = None
             _fail(some, TableNotFound(f"there is no table {self.where.name} in this namespace."))
         except Exception as error:  # noqa: BLE001 (everybody who waits gets an answer)
-            self._table = None
             _fail(some, error)
 
     def _commit_together(self, some: Sequence[Pending]) -> None:
         made: _Made | None = None  # files that no snapshot refers to
-        if any(each.made_for != _identity(self._current()) for each in some):
-            self._table = None  # a caller has seen a newer state of it
         try:
             for _ in range(ATTEMPTS):
-                table = self._current()
+                table = self._reloaded()
                 fresh = self._fitting(self._not_written_yet(some, table), table)
                 if not fresh:
                     return
                 if made is None or not made.is_for(table, fresh):
                     self._discard(made)
                     made = None
-                    made = _Made(table, tuple(fresh), self._files(table).write(_together(fresh)))
+                    made = self._made(table, fresh)
                 try:
-                    snapshot = commit_change(table, _change(made.files, fresh), self._reader(table))
+                    snapshot = commit_change(table, _change(made.files, fresh), Manifests(table.io))
                 except CommitFailedException:
-                    self._table = None
                     continue
-                except CommitUnknown:
-                    if self._is_another(table):
-                        continue  # it was not taken: there is no such table any more
-                    made = None  # it may be part of the table
-                    raise WriteUnknown(UNKNOWN) from None
+                except BaseException as problem:
+                    made = None  # they may be part of the table; what is not goes with the orphans
+                    if isinstance(problem, CommitUnknown):
+                        raise WriteUnknown(UNKNOWN) from None
+                    raise
                 made = None
                 self._acknowledge(fresh, snapshot)
                 return
@@ -185,27 +181,31 @@ class TableWriter:
         finally:
             self._discard(made)
 
+    def _made(self, table: "Table", some: Sequence[Pending]) -> "_Made":
+        try:
+            return _Made(table, tuple(some), self._files(table).write(pyarrow.concat_tables(e.rows for e in some)))
+        except (NotWritable, pyarrow.ArrowException) as reason:
+            raise _NotMade(InvalidRecords(f"the records cannot be written: {reason}")) from None
+        except (StoreRefused, OSError) as error:
+            problem = LakeUnavailable(f"the store refuses ({type(error).__name__}). Nothing was written.")
+            raise _NotMade(problem) from error
+        except Exception as error:
+            raise _NotMade(error) from error
+
     def _discard(self, made: "_Made | None") -> None:
         if made is not None:
             self._files(made.table).discard(made.files)
 
     # ------------------------------------------------------------ the table
 
-    def _current(self) -> "Table":
-        if self._table is None:
-            with reachable():
-                if self._catalog is None:
-                    self._catalog = open_catalog(self.settings)  # of its own: a connection is not made to be shared
-                self._table = self._catalog.load_table(self.where.identifier)
-        return self._table
-
-    def _is_another(self, table: "Table") -> bool:
-        """Whether the name stands for another table by now."""
+    def _reloaded(self) -> "Table":
+        """As it is now: dropped and made again, rolled back, with other columns, whatever others have done."""
         self._table = None
-        return self._current().metadata.table_uuid != table.metadata.table_uuid
-
-    def _reader(self, table: "Table") -> Manifests:
-        return Manifests(table.io)
+        with reachable():
+            if self._catalog is None:
+                self._catalog = open_catalog(self.settings)  # of its own: a connection is not made to be shared
+            self._table = self._catalog.load_table(self.where.identifier)
+        return self._table
 
     def _files(self, table: "Table") -> DataFiles:
         return DataFiles.of(table, self.settings)
@@ -237,11 +237,14 @@ class TableWriter:
                 fresh.append(each)
             elif each.key.id in self._seen:
                 self._answer_again(each, *self._seen[each.key.id])
-            elif each.key.id in taken:
-                _fail([each], _reused() if taken[each.key.id].key != each.key else WriteConflict(TWICE))
-            else:
+            elif each.key.id not in taken:
                 taken[each.key.id] = each
+                each.twins.clear()
                 fresh.append(each)
+            elif taken[each.key.id].key == each.key:
+                taken[each.key.id].twins.append(each)
+            else:
+                each.problem = _reused()
         return fresh
 
     def _answer_again(self, pending: Pending, content: str, done: Done) -> None:
@@ -251,12 +254,19 @@ class TableWriter:
             pending.problem = _reused()
 
     def _learn(self, table: "Table") -> None:
-        """The requests of snapshots that are new to us, other processes' too."""
+        """The requests of all that led to the table as it is now. One that was taken out of it again by a roll back
+        was not written; one whose snapshot has expired was."""
+        ancestors = history.published(table).snapshots
         if self._learned_of != table.metadata.table_uuid:
             self._learned_of = table.metadata.table_uuid
             self._seen.clear()
             self._looked_at.clear()
-        for snapshot in history.published(table).snapshots:
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        taken_back = there - {snapshot.snapshot_id for snapshot in ancestors}
+        if taken_back & self._looked_at:
+            self._looked_at -= taken_back
+            self._seen = {key: said for key, said in self._seen.items() if said[1].snapshot not in taken_back}
+        for snapshot in ancestors:
             if snapshot.snapshot_id in self._looked_at:
                 break
             self._looked_at.add(snapshot.snapshot_id)
@@ -264,14 +274,18 @@ class TableWriter:
             for entry in filter(None, said.split(",")):
                 identity, content, records = entry.split(":")
                 self._seen.setdefault(identity, (content, Done(snapshot.snapshot_id, int(records))))
+        while len(self._seen) > MOST_REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
     def _acknowledge(self, some: Sequence[Pending], snapshot: int) -> None:
         self._looked_at.add(snapshot)
         for each in some:
-            each.done = Done(snapshot, len(each.records))
             self.writes += 1
+            each.done = Done(snapshot, len(each.records), number=self.writes)
             if each.key is not None:
                 self._seen[each.key.id] = (each.key.content, each.done)
+            for twin in each.twins:
+                twin.done = Done(snapshot, len(each.records), repeated=True)
 
 
 @dataclass(frozen=True)
@@ -287,19 +301,22 @@ class _Made:
         return same and len(self.some) == len(some) and all(a is b for a, b in zip(self.some, some, strict=True))
 
 
-def _together(some: Sequence[Pending]) -> pyarrow.Table:
-    return pyarrow.concat_tables(each.rows for each in some)
-
-
 UNKNOWN = (
     "the catalog did not say whether it took the write. Send it again with the same request_id: it is written once. "
     "Without a request_id, look before you repeat it."
 )
-TWICE = "the same request came twice at once; the other one is being written. Send it again."
 
 
 def _reused() -> RequestIdReused:
     return RequestIdReused("this request_id was used for other records. Nothing was written; choose another id.")
+
+
+class _NotMade(Exception):
+    """Files could not be written; nothing was committed."""
+
+    def __init__(self, problem: Exception) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 def _fail(some: Sequence[Pending], problem: Exception) -> None:
@@ -335,21 +352,22 @@ class Writes:
     _writers: dict[Where, TableWriter] = field(default_factory=dict)
     _door: threading.Lock = field(default_factory=threading.Lock)
 
-    def write(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> tuple[Done, int]:
-        """What was done, and the how manieth acknowledged write of this table by this process it is."""
+    def write(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> Done:
         writer = self._writer(where)
         known = writer.metadata
         try:
             pending = _pending(records, request_id, known) if known else self._looked_up(where, records, request_id)
         except InvalidRecords:  # unless the table has other columns by now
             pending = self._looked_up(where, records, request_id)
-        return writer.write(pending), writer.writes
+        return writer.write(pending)
 
     def _looked_up(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> Pending:
         return _pending(records, request_id, self.tables.load(where).metadata)
 
     def _writer(self, where: Where) -> TableWriter:
         with self._door:
-            if where not in self._writers:
-                self._writers[where] = TableWriter(where, self.settings, self.group_seconds)
-            return self._writers[where]
+            writer = self._writers.pop(where, None) or TableWriter(where, self.settings, self.group_seconds)
+            self._writers[where] = writer  # the one that was asked for last is the last to be forgotten
+            if len(self._writers) > MOST_WRITERS:
+                del self._writers[next(iter(self._writers))]
+            return writer

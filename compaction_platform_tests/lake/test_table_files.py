@@ -210,3 +210,19 @@ def test_moments_outside_the_calendar_are_left_to_spark(new_table: NewTable, set
 
 def test_dictionaries_are_for_columns_that_repeat_themselves() -> None:
     assert repetitive_columns(rows(1000)) == ["day", "word"]
+
+
+def test_rows_of_many_partition_fields_are_filed_where_they_belong(settings: Settings) -> None:
+    """More combinations than 64 bits can count."""
+    names = [f"p{number}" for number in range(10)]
+    name = f"many_{secrets.token_hex(4)}"
+    columns = tuple(Column(each, "int") for each in names)
+    IcebergTable("silver", name, columns, tuple((each, "identity") for each in names)).meet(settings)
+    table = open_catalog(settings).load_table(("silver", name))
+    values = [[number] * 10 for number in range(256)] + [[1, *[0] * 9]]
+    content = {each: pyarrow.array([row[place] for row in values], pyarrow.int32()) for place, each in enumerate(names)}
+    files = DataFiles.of(table, settings).write(pyarrow.table(content))
+    assert [file.record_count for file in files] == [1] * 257
+    found = {tuple(file.partition[place] for place in range(10)) for file in files}
+    assert found == {tuple(row) for row in values}
+    open_catalog(settings).drop_table(("silver", name))

@@ -167,6 +167,125 @@ def test_a_commit_of_which_nothing_is_known_is_told_and_can_be_sent_again(
     assert [row["id"] for row in caller.rows(table)] == [1]
 
 
+def test_files_of_a_commit_that_may_have_been_taken_are_never_deleted(
+    served: Served, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The commit is applied, its answer is lost, and then the catalog cannot be asked."""
+    caller = served.caller()
+    table = caller.table()
+    caller.do("WRITE", table, records=[{"id": 0}])
+    happened: list[str] = []
+    real = replace.commit
+
+    def lost(*arguments: Any) -> None:
+        real(*arguments)
+        happened.append("applied")
+        raise ConnectionError("the answer is lost")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replace, "commit", lost)
+        patched.setattr(replace, "_is_published", lambda table, snapshot: None)
+        caller.refused(503, "WRITE_UNKNOWN", "WRITE", table, records=[{"id": 1}], request_id="once")
+    assert happened
+    assert sorted(row["id"] for row in caller.rows(table)) == [0, 1]
+    assert caller.do("WRITE", table, records=[{"id": 1}], request_id="once")["repeated"] is True
+
+
+def test_a_repeated_request_to_a_table_that_was_made_again_is_written(served: Served, settings: Settings) -> None:
+    caller = served.caller()
+    table = caller.table()
+    caller.do("WRITE", table, records=[{"id": 1}], request_id="once")
+    with serving(settings) as another:  # another process drops it, and makes it again
+        other = another.caller(caller.tenant)
+        other.do("DROP_TABLE", table)
+        caller.refused(404, "TABLE_NOT_FOUND", "WRITE", table, records=[{"id": 1}], request_id="once")
+        other.do("CREATE_TABLE", table, schema={"fields": {"id": {"type": "long"}}})
+        assert caller.do("WRITE", table, records=[{"id": 1}], request_id="once")["repeated"] is False
+    assert caller.rows(table) == [{"id": 1}]
+
+
+def test_a_repeated_request_that_was_rolled_back_is_written_again(
+    served: Served, settings: Settings, spark: Any
+) -> None:
+    caller = served.caller()
+    table = caller.table()
+    before = caller.do("WRITE", table, records=[{"id": 0}])["snapshot"]
+    caller.do("WRITE", table, records=[{"id": 1}], request_id="once")
+    name = f"t{len(caller.tenant)}_{caller.tenant}_shop.{table}"
+    spark.sql(f"CALL lake.system.rollback_to_snapshot('{name}', {before})").collect()
+    assert caller.do("WRITE", table, records=[{"id": 1}], request_id="once")["repeated"] is False
+    assert sorted(row["id"] for row in caller.rows(table)) == [0, 1]
+
+
+def test_a_write_that_cannot_be_stored_fails_alone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    caller = served.caller()
+    table = caller.table()
+    real = writes.DataFiles.write
+    refused: list[int] = []
+
+    def picky(self: Any, rows: Any) -> Any:
+        if 3 in rows["id"].to_pylist():
+            refused.append(rows.num_rows)
+            raise writes.StoreRefused("by the test")
+        return real(self, rows)
+
+    monkeypatch.setattr(writes.DataFiles, "write", picky)
+    ready = threading.Barrier(8)
+
+    def write(number: int) -> int:
+        ready.wait(30)
+        return caller.send("WRITE", table, records=[{"id": number}]).status_code
+
+    with ThreadPoolExecutor(8) as pool:
+        said = list(pool.map(write, range(8)))
+    assert refused and said == [200, 200, 200, 503, 200, 200, 200, 200]
+    assert sorted(row["id"] for row in caller.rows(table)) == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_one_table_that_hangs_does_not_stop_the_others(served: Served) -> None:
+    caller, other = served.caller(), served.caller()
+    table, free = caller.table(), other.table()
+    caller.do("WRITE", table, records=[{"id": 0}])
+    (writer,) = [each for where, each in served.service.writes._writers.items() if where.name == table]
+    with ThreadPoolExecutor(80) as pool, writer._turn:
+        waiting = [pool.submit(caller.send, "WRITE", table, records=[{"id": number}]) for number in range(1, 81)]
+        assert other.do("WRITE", free, records=[{"id": 1}])["records_written"] == 1
+        assert httpx.get(f"{served.url}/health", timeout=30).status_code == 200
+        writer._turn.release()
+        codes = [each.result().status_code for each in waiting]
+        writer._turn.acquire()
+    assert set(codes) <= {200, 429}
+    assert len(caller.rows(table)) == 1 + codes.count(200)
+
+
+def test_advice_is_given_at_every_nth_write_however_they_are_grouped(served: Served) -> None:
+    caller = served.caller()
+    table = caller.table()
+    with ThreadPoolExecutor(7) as pool:
+        said = list(pool.map(lambda number: caller.do("WRITE", table, records=[{"id": number}]), range(35)))
+    assert sum(each["small_files_count"] is not None for each in said) == 7
+
+
+def test_a_flood_of_nonsense_is_refused_quickly(served: Served) -> None:
+    caller = served.caller()
+    body = json.dumps(
+        {"operation": "WRITE", "tenant_id": caller.tenant, "namespace": "shop", "table": "t", "records": [1] * 500_000}
+    )
+    answer = caller.client.post("/database", content=body)
+    assert answer.status_code == 400 and len(answer.content) < 10_000
+
+
+def test_two_drops_within_a_second_are_two(served: Served) -> None:
+    caller = served.caller()
+    table = caller.table()
+    for turn in range(3):
+        if turn:
+            caller.do("CREATE_TABLE", table, schema={"fields": {"id": {"type": "long"}}})
+        caller.do("DROP_TABLE", table)
+    caller.do("RESTORE_TABLE", table)
+    assert caller.do("LIST_TABLES")["tables"] == [table]
+
+
 # ---------------------------------------------------------------- death
 
 
