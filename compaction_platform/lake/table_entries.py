@@ -33,6 +33,11 @@ class Manifests:
     io: "FileIO"
     _read: dict[str, tuple[ManifestEntry, ...]] = field(default_factory=dict)
 
+    def forget_others(self, manifests: Iterable[ManifestFile]) -> None:
+        """Keep what was read of these."""
+        paths = {manifest.manifest_path for manifest in manifests}
+        self._read = {path: entries for path, entries in self._read.items() if path in paths}
+
     def live(self, manifest: ManifestFile) -> tuple[ManifestEntry, ...]:
         """The entries of files that are there."""
         return tuple(entry for entry in self.entries(manifest) if entry.status != ManifestEntryStatus.DELETED)

@@ -159,9 +159,9 @@ class MaintainRun:
     def table(self) -> "Table":
         return load_table(self.settings, self.rules.table)
 
-    def health(self, now: datetime | None = None) -> Health:
+    def health(self, now: datetime | None = None, look: Look | None = None) -> Health:
         """Metadata only: neither Spark nor data files are touched."""
-        look = Look.at(self.table())
+        look = look or Look.at(self.table())
         return self._health(look, self.rules.policy, self.rules.retention, now or datetime.now(UTC))
 
     def _health(self, look: Look, policy: Policy, retention: Retention, now: datetime) -> Health:

@@ -67,28 +67,30 @@ COMPARISONS: dict[str, Any] = {
 }
 EXACT = Context(prec=80)
 MOST_ANSWER_BYTES = 64 << 20  # before it is JSON
+FILES_AT_ONCE = 16  # read in parallel, by PyIceberg
 MOST_VALUES = 1000  # of in and not_in
 MOST_SORTED = 100_000  # rows that come before the end of a page of a sorted query
 
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where the next page begins: rows of the files before `file` are over, and so many of its own."""
+    """Where the next page begins: the files before this portion of them are over, and so many rows of its own."""
 
     query: str  # digest: a cursor is for the query that it came from
     snapshot: int
-    file: int = 0
+    portion: int = 0
     row: int = 0
 
     def text(self) -> str:
-        return base64.urlsafe_b64encode(json.dumps([self.query, self.snapshot, self.file, self.row]).encode()).decode()
+        said = json.dumps([self.query, self.snapshot, self.portion, self.row])
+        return base64.urlsafe_b64encode(said.encode()).decode()
 
     @classmethod
     def parsed(cls, text: str, query: str) -> "Cursor":
         try:
             said = json.loads(base64.b64decode(text.encode(), altchars=b"-_", validate=True))
             cursor = cls(*said)
-            numbers = (cursor.snapshot, cursor.file, cursor.row)
+            numbers = (cursor.snapshot, cursor.portion, cursor.row)
             if any(type(number) is not int or not 0 <= number < 2**63 for number in numbers):
                 raise ValueError
         except (ValueError, TypeError, binascii.Error, UnicodeError, RecursionError):
@@ -137,8 +139,8 @@ class Queries:
     def _in_turn(self, scan: "_Scan", query: Query, columns: list[str], begin: Cursor) -> Page:
         found: list[pyarrow.Table] = []
         room = query.limit
-        for number, rows in scan.files(columns, begin.file):
-            skipped = begin.row if number == begin.file else 0
+        for number, rows in scan.files(columns, begin.portion):
+            skipped = begin.row if number == begin.portion else 0
             some = rows.slice(skipped)
             if some.num_rows > room:
                 found.append(some.slice(0, room))
@@ -176,18 +178,18 @@ class _Scan:
     until: float
 
     def files(self, columns: list[str], first: int) -> Iterator[tuple[int, pyarrow.Table]]:
-        """Rows that match, file by file, in an order that does not change."""
+        """Rows that match, some files at a time, in an order that does not change."""
         projection = self.table.schema().select(*columns)
         wanted = schema_to_pyarrow(projection, include_field_ids=False)  # files differ in how they hold text
         in_order = pyarrow.schema([wanted.field(name) for name in columns])
-        for number, task in enumerate(self._tasks()):
-            if number < first:
-                continue
+        tasks = self._tasks()
+        for number in range(first, -(-len(tasks) // FILES_AT_ONCE)):
+            some = tasks[number * FILES_AT_ONCE : (number + 1) * FILES_AT_ONCE]
             if time.monotonic() > self.until:
                 raise QueryTimeout("the query took too long; add a filter, ask for fewer rows, or compact the table.")
             with reachable(), _readable():
                 scan = ArrowScan(self.table.metadata, self.table.io, projection, self.expression)
-                rows = scan.to_table([task])
+                rows = scan.to_table(some)
             yield number, rows.select(columns).cast(in_order)
 
     def _tasks(self) -> "list[FileScanTask]":

@@ -67,7 +67,7 @@ class Service:
     def _advised(self, where: Where, written: models.Written) -> models.Written:
         """From the table's metadata. The write is done; if they cannot be read now, there is no advice."""
         try:
-            health = self._maintain(where).health()
+            health = self._maintain(where).health(look=self.writes.look(where))
         except Exception as error:  # noqa: BLE001 (whatever it is, the records are written)
             self.say(f"no advice for {where.called}: {type(error).__name__}")
             return written

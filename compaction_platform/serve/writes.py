@@ -23,6 +23,7 @@ from compaction_platform.lake.objects import StoreRefused
 from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.table_entries import Manifests
+from compaction_platform.maintain.look import Look
 from compaction_platform.serve.problems import (
     InvalidRecords,
     LakeUnavailable,
@@ -103,11 +104,25 @@ class TableWriter:
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _door: threading.Lock = field(default_factory=threading.Lock)
     _waiting: list[Pending] = field(default_factory=list)
+    _looking: threading.Lock = field(default_factory=threading.Lock)
+    _manifests: Manifests | None = None
     _catalog: "Catalog | None" = None
     _table: "Table | None" = None
     _learned_of: Any = None  # the table's identity
     _seen: dict[str, tuple[str, Done]] = field(default_factory=dict)  # by request id: its content
     _looked_at: set[int] = field(default_factory=set)  # snapshots whose requests are known
+
+    def look(self) -> Look | None:
+        """The table as this writer last saw it, with its files. Manifests that were read before are not read again."""
+        with self._looking:
+            table = self._table
+            if table is None:
+                return None
+            if self._manifests is None:
+                self._manifests = Manifests(table.io)
+            look = Look.at(table, self._manifests)
+            self._manifests.forget_others(look.files.manifests)
+            return look
 
     @property
     def metadata(self) -> "TableMetadata | None":
@@ -363,6 +378,9 @@ class Writes:
 
     def _looked_up(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> Pending:
         return _pending(records, request_id, self.tables.load(where).metadata)
+
+    def look(self, where: Where) -> Look | None:
+        return self._writer(where).look()
 
     def _writer(self, where: Where) -> TableWriter:
         with self._door:

@@ -13,6 +13,7 @@ import pytest
 
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.settings import Settings
+from compaction_platform.serve import queries
 from compaction_platform_tests.serve.served import SCHEMA, Caller, Served
 
 pytestmark = pytest.mark.integration
@@ -225,7 +226,10 @@ def test_filters_give_what_a_database_gives(
 
 
 @pytest.mark.parametrize(("limit", "descending"), [(7, False), (50, True), (1000, False)])
-def test_pages_give_every_row_once_and_in_order(priced: tuple[Caller, str], limit: int, descending: bool) -> None:
+def test_pages_give_every_row_once_and_in_order(
+    priced: tuple[Caller, str], limit: int, descending: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "FILES_AT_ONCE", 5)  # of twelve
     caller, table = priced
     found = caller.rows(table, limit=limit)
     assert sorted(row["id"] for row in found) == list(range(200))
