@@ -76,7 +76,7 @@ class Caller:
     def load(self, table: str, users: int, seconds: int, *, reads: bool = False) -> dict[str, dict[str, str]]:
         """What Locust counted, by operation."""
         with tempfile.TemporaryDirectory() as place:
-            command = [str(Path(sys.executable).with_name("locust")), "-f", "bench/serve_load.py", "--headless"]
+            command = [str(Path(sys.executable).with_name("locust")), "-f", "bench/_serve_load.py", "--headless"]
             command += ["-u", str(users), "-r", str(users), "-t", f"{seconds}s", "--host", self.address]
             command += ["--csv", f"{place}/found", "--only-summary", "--loglevel", "ERROR", "--stop-timeout", "30"]
             told = {"BENCH_TENANT": TENANT, "BENCH_TABLE": table, "BENCH_TOKEN": self.token}

@@ -1,6 +1,6 @@
 """The checks on a compacted directory. After a run they look at what it left; alone, as in CI, at the latest data."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -45,7 +45,7 @@ def results_after_a_run(
 ) -> Iterator[dg.AssetCheckResult]:
     if UNCHANGED in wanted:
         different = {key: error for key, error in report.failed.items() if error.startswith("OutputDiffers")}
-        yield _result(
+        yield check_result(
             UNCHANGED,
             different,
             "outputs were not what was read; they were not published, and nothing was removed",
@@ -70,12 +70,14 @@ def _look(run: CompactRun, prefixes: Sequence[str], wanted: Collection[str]) -> 
     if FEW_SMALL in wanted:
         small = {each.output: f"{len(each.inputs)} small files could become this one" for each in plan.bins}
         figures = {"small_files": plan.inputs, "could_become": len(plan.bins)}
-        yield _result(FEW_SMALL, small, "directories have small files", figures, dg.AssetCheckSeverity.WARN)
+        yield check_result(FEW_SMALL, small, "directories have small files", figures, dg.AssetCheckSeverity.WARN)
     if NO_SUPERSEDED in wanted:
         left = {file.key: "its rows are in a compacted file" for file in (*plan.superseded, *plan.surplus)}
         left |= plan.conflicts
         figures = {"superseded": len(plan.superseded), "surplus": len(plan.surplus), "conflicts": len(plan.conflicts)}
-        yield _result(NO_SUPERSEDED, left, "files hold rows that are there twice; the next run removes them", figures)
+        yield check_result(
+            NO_SUPERSEDED, left, "files hold rows that are there twice; the next run removes them", figures
+        )
 
 
 def _rows_are_still_the_same(run: CompactRun, prefixes: Sequence[str]) -> dg.AssetCheckResult:
@@ -88,16 +90,16 @@ def _rows_are_still_the_same(run: CompactRun, prefixes: Sequence[str]) -> dg.Ass
         if problem := outcome.error or (outcome.value.problem if outcome.value else None):
             problems[outcome.item.key] = problem
     figures = {"outputs": len(outputs), "rows": rows, "scope": "compacted files of the latest day, read again"}
-    return _result(UNCHANGED, problems, "compacted files are not what they were", figures)
+    return check_result(UNCHANGED, problems, "compacted files are not what they were", figures)
 
 
 def _is_data(file: Listed) -> bool:
     return OWN_NAME.fullmatch(file.name) is not None and not file.is_hidden
 
 
-def _result(
+def check_result(
     name: str,
-    problems: dict[str, str],
+    problems: Mapping[str, str],
     what: str,
     figures: dict[str, Any],
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,

@@ -206,6 +206,11 @@ def project_directory() -> Path:
     return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
 
 
+def package_directory() -> Path:
+    """Where this package, and with it `defs/`, is."""
+    return Path(__file__).resolve().parents[1]
+
+
 def _env_file_name() -> str | None:
     return os.environ.get(ENV_FILE_VARIABLE, ".env") or None
 

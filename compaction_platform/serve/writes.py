@@ -163,6 +163,8 @@ class TableWriter:
                     self._commit([each])
             else:
                 _fail(some, failed.problem)
+        except (StoreRefused, OSError) as error:
+            _fail(some, LakeUnavailable(f"the lake does not answer ({type(error).__name__}). Send it again."))
         except NoSuchTableError:
             _fail(some, TableNotFound(f"there is no table {self.where.name} in this namespace."))
         except Exception as error:  # noqa: BLE001 (everybody who waits gets an answer)
@@ -271,12 +273,15 @@ class TableWriter:
     def _learn(self, table: "Table") -> None:
         """The requests of all that led to the table as it is now. One that was taken out of it again by a roll back
         was not written; one whose snapshot has expired was."""
-        ancestors = history.published(table).snapshots
         if self._learned_of != table.metadata.table_uuid:
             self._learned_of = table.metadata.table_uuid
             self._seen.clear()
             self._looked_at.clear()
-        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        known = history.published(table)
+        ancestors = known.snapshots
+        # Where expiry has torn the line of ancestors, older ones may well be part of it.
+        since = 0 if known.complete or not ancestors else ancestors[-1].timestamp_ms
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots if snapshot.timestamp_ms >= since}
         taken_back = there - {snapshot.snapshot_id for snapshot in ancestors}
         if taken_back & self._looked_at:
             self._looked_at -= taken_back

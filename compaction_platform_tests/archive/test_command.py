@@ -8,11 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from compaction_platform import cli
+from compaction_platform.archive.command import _archive
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
-from compaction_platform.cli import _archive, app
+from compaction_platform.cli import app
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import dagster as dg
 
 from compaction_platform.compact.audit import Audit, Audited
+from compaction_platform.compact.checks import check_result
 from compaction_platform.compact.glue.manifest import SWAPPED
 from compaction_platform.compact.glue.plan import Place
 from compaction_platform.compact.glue.report import Report
@@ -19,7 +19,6 @@ from compaction_platform.lake.objects import Objects
 FEW_SMALL = "few_small_files"
 WHOLE = "partitions_are_whole"
 UNCHANGED = "rows_unchanged"
-SHOWN = 20
 READ_AGAIN = 20  # partitions, those swapped last
 
 
@@ -48,14 +47,14 @@ def results_after_a_run(report: Report, wanted: Collection[str]) -> Iterator[dg.
     if UNCHANGED in wanted:
         different = {each.name: each.why for each in report.unfinished if "OutputDiffers" in each.why}
         figures = {"rows": sum(each.rows or 0 for each in report.compacted), "partitions": len(report.compacted)}
-        yield _result(UNCHANGED, different, "partitions: what was written is not what was read", figures)
+        yield check_result(UNCHANGED, different, "partitions: what was written is not what was read", figures)
     if FEW_SMALL in wanted:
         left = {each.name: each.why for each in report.unfinished}
-        yield _result(
+        yield check_result(
             FEW_SMALL, left, "partitions could not be finished", {"unfinished": len(left)}, dg.AssetCheckSeverity.WARN
         )
     if WHOLE in wanted:
-        yield _result(WHOLE, report.problems, "partitions need a person", {"problems": len(report.problems)})
+        yield check_result(WHOLE, report.problems, "partitions need a person", {"problems": len(report.problems)})
 
 
 def results_alone(run: GlueRun, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
@@ -65,7 +64,7 @@ def results_alone(run: GlueRun, wanted: Collection[str]) -> Iterator[dg.AssetChe
     if FEW_SMALL in wanted:
         small = {each.name: f"{each.plan.inputs} small files" for each in surveys if each.plan.bins}
         figures = {"small_files": sum(each.plan.inputs for each in surveys), "partitions": len(surveys)}
-        yield _result(FEW_SMALL, small, "partitions have small files", figures, dg.AssetCheckSeverity.WARN)
+        yield check_result(FEW_SMALL, small, "partitions have small files", figures, dg.AssetCheckSeverity.WARN)
     if WHOLE in wanted:
         problems = {each.name: each.plan.problem for each in surveys if each.plan.problem}
         late = {
@@ -73,7 +72,7 @@ def results_alone(run: GlueRun, wanted: Collection[str]) -> Iterator[dg.AssetChe
             for each in surveys
             if each.plan.late
         }
-        yield _result(WHOLE, {**late, **problems}, "partitions are not whole", {"partitions": len(surveys)})
+        yield check_result(WHOLE, {**late, **problems}, "partitions are not whole", {"partitions": len(surveys)})
 
 
 @dataclass(frozen=True)
@@ -100,26 +99,9 @@ def _rows_are_still_the_same(run: GlueRun, surveys: Collection[Surveyed]) -> dg.
         if problem := outcome.error or (outcome.value.problem if outcome.value else None):
             problems["/".join((outcome.item[0], outcome.item[1].key))] = problem
     figures = {"files": len(items), "rows": rows, "scope": f"the {READ_AGAIN} partitions swapped last, read again"}
-    return _result(UNCHANGED, problems, "compacted files are not what they were", figures)
+    return check_result(UNCHANGED, problems, "compacted files are not what they were", figures)
 
 
 def _swapped_at(place: Place) -> float:
     marker = place.find(SWAPPED)
     return marker.changed_at.timestamp() if marker and marker.changed_at else 0.0
-
-
-def _result(
-    name: str,
-    problems: dict[str, str],
-    what: str,
-    figures: dict[str, Any],
-    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
-) -> dg.AssetCheckResult:
-    rows = [dg.TableRecord({"where": key, "what": text}) for key, text in list(problems.items())[:SHOWN]]
-    return dg.AssetCheckResult(
-        check_name=name,
-        passed=not problems,
-        severity=severity,
-        description=f"{len(problems)} {what}" if problems else None,
-        metadata={**figures, **({"problems": dg.MetadataValue.table(rows)} if rows else {})},
-    )

@@ -200,7 +200,7 @@ def test_the_checks_alone_find_what_is_wrong(deploy: Callable[..., Deployment]) 
     assert found["rows_unchanged"].metadata["rows"].value == 240
     scene.put(home, "late.parquet", clicks(900))
     late = deployment.checks()["partitions_are_whole"]
-    assert not late.passed and "year=2023/month=05" in str(late.metadata["problems"].value)
+    assert not late.passed and "year=2023/month=05" in str(late.metadata["files"].value)
     deployment.run()
     assert deployment.checks()["partitions_are_whole"].passed
     place = scene.place("2023", "06")

@@ -1,0 +1,196 @@
+"""`compaction plan` and `compaction compact`: directories, and tables in the Glue Data Catalog."""
+
+import contextlib
+import functools
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.settings import package_directory
+from compaction_platform.lake.terminal import console, shown, stoppable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from compaction_platform.compact.glue.table import KeptTable
+    from compaction_platform.compact.run import CompactRun
+
+app = typer.Typer()
+Uri = Annotated[
+    str, typer.Argument(help="A directory (`s3://bucket/prefix`, a local path) or a table: `glue://database/table`.")
+]
+TargetMb = Annotated[
+    int | None, typer.Option(min=1, help="Size of the files to make, in MB: 128, or as a table is declared.")
+]
+DEFAULT_TARGET_MB = 128
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Where = Annotated[str | None, typer.Option(help="Only such partitions of a table, e.g. \"year='2023'\".")]
+GLUE = "glue://"
+
+
+@app.command()
+def plan(uri: Uri, target_mb: TargetMb = None, where: Where = None, as_json: AsJson = False) -> None:
+    """Show which small Parquet files in a directory or table would become which large ones. Changes nothing."""
+    from compaction_platform.compact.show import plan_as_json, plan_as_table
+
+    if uri.startswith(GLUE):
+        _plan_glue(_glue_table(uri, target_mb), where, as_json)
+        return
+    _refuse_where(where)
+    surveys = _compact_run(uri, target_mb).plan()
+    _require_files(uri, surveys[0].before.files)
+    if as_json:
+        typer.echo(json.dumps(plan_as_json(surveys), indent=1))
+    else:
+        console.print(plan_as_table(surveys))
+    if surveys[0].plan.conflicts:
+        raise typer.Exit(1)
+
+
+@app.command()
+def compact(  # noqa: PLR0913 (an option for each thing that can be said)
+    uri: Uri,
+    target_mb: TargetMb = None,
+    *,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and change nothing.")] = False,
+    verify: Annotated[
+        Literal["full", "pages"],
+        typer.Option(help="How copied row groups are proved: decoded, or by their pages' checksums (faster)."),
+    ] = "full",
+    where: Where = None,
+    delete_originals: Annotated[
+        bool, typer.Option("--delete-originals", help="Of a table: delete originals when their grace is over.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make few large Parquet files of many small ones; the originals go once the new file is there."""
+    from compaction_platform.compact.show import report_as_json, report_as_table
+
+    if dry_run:
+        plan(uri, target_mb, where, as_json)
+        return
+    if uri.startswith(GLUE):
+        _compact_glue(_glue_table(uri, target_mb, delete_originals=delete_originals), where, as_json)
+        return
+    _refuse_where(where)
+    with stoppable(), contextlib.ExitStack() as until_done:
+        run = _compact_run(uri, target_mb, until_done, verify)
+        report = (run if as_json else until_done.enter_context(shown(run))).run()
+    _require_files(uri, report.before.files)
+    if as_json:
+        typer.echo(json.dumps(report_as_json(report), indent=1))
+    else:
+        console.print(report_as_table(report))
+    if not report.is_clean:
+        raise typer.Exit(1)
+
+
+def _refuse_where(where: str | None) -> None:
+    if where is not None:
+        raise CompactionError("--where is for tables: glue://database/table. Nothing was done.")
+
+
+def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
+    from compaction_platform.compact.glue.run import GlueRun
+    from compaction_platform.compact.glue.show import plan_as_json, plan_as_table
+    from compaction_platform.compact.glue.survey import Selection
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.spread import Spread
+
+    surveys = GlueRun(table, load_settings(), Spread).plan(Selection(predicate=where))
+    _require_partitions(table, surveys)
+    if as_json:
+        typer.echo(json.dumps(plan_as_json(surveys), indent=1))
+    else:
+        console.print(plan_as_table(surveys))
+    if any(each.plan.problem for each in surveys):
+        raise typer.Exit(1)
+
+
+def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
+    from compaction_platform.compact.glue.run import GlueRun
+    from compaction_platform.compact.glue.show import report_as_json, report_as_table
+    from compaction_platform.compact.glue.survey import Selection
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.spark import spark_session, task_slots
+    from compaction_platform.lake.spread import Spread
+
+    settings = load_settings()
+    with stoppable(), contextlib.ExitStack() as until_done:
+        session = functools.cache(lambda: until_done.enter_context(spark_session(settings)))
+
+        def spread() -> Spread:
+            return Spread(session(), task_slots(session(), settings))
+
+        run = GlueRun(table, settings, spread)
+        report = (run if as_json else until_done.enter_context(shown(run))).run(Selection(predicate=where))
+    _require_partitions(table, report.results)
+    if as_json:
+        typer.echo(json.dumps(report_as_json(report), indent=1))
+    else:
+        console.print(report_as_table(report))
+    if not report.is_clean:
+        raise typer.Exit(1)
+
+
+def _require_partitions(table: "KeptTable", found: "Sequence[object]") -> None:
+    if not found:
+        raise CompactionError(f"{table.database}.{table.name} has no such partition in the catalog.")
+
+
+def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = False) -> "KeptTable":
+    """The declaration of this table, if it is declared; what the command says wins."""
+    import dataclasses
+    import warnings
+
+    from compaction_platform.compact.glue.table import KeptTable
+    from compaction_platform.compact.plan import MB, Policy
+
+    warnings.filterwarnings("ignore", module="dagster")
+    import dagster as dg
+
+    from compaction_platform.compact.glue.component import CompactedGlueTable
+
+    database, _, name = uri.removeprefix(GLUE).rstrip("/").partition("/")
+    if not database or not name or "/" in name:
+        raise CompactionError(f"{uri} is not of the form glue://database/table. Nothing was done.")
+    tree = dg.ComponentTree.for_project(package_directory())
+    declared = [each.kept() for each in tree.get_all_components(of_type=CompactedGlueTable)]
+    kept = {(each.database, each.name): each for each in declared}.get((database, name), KeptTable(database, name))
+    policy = kept.rules.policy if target_mb is None else Policy.for_target(target_mb * MB, kept.rules.policy.min_files)
+    delete = kept.rules.delete_originals or delete_originals
+    return dataclasses.replace(kept, rules=dataclasses.replace(kept.rules, policy=policy, delete_originals=delete))
+
+
+def _require_files(uri: str, files: int) -> None:
+    if files == 0:
+        raise CompactionError(f"{uri} does not exist, or there is no file in it.")
+
+
+def _compact_run(
+    uri: str,
+    target_mb: int | None,
+    until_done: contextlib.ExitStack | None = None,
+    verify: Literal["full", "pages"] = "full",
+) -> "CompactRun":
+    from compaction_platform.compact.plan import MB, Policy
+    from compaction_platform.compact.run import CompactRun, Directory
+    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.lake.spark import spark_session, task_slots
+    from compaction_platform.lake.spread import Spread
+
+    settings = load_settings()
+    policy = Policy.for_target((target_mb or DEFAULT_TARGET_MB) * MB)
+
+    def spread() -> Spread:
+        if until_done is None:
+            return Spread(None, os.cpu_count() or 1)
+        session = until_done.enter_context(spark_session(settings))
+        return Spread(session, task_slots(session, settings))
+
+    place = uri if "://" in uri else str(Path(uri).resolve())
+    return CompactRun(Directory(place, policy, verify=verify), settings, spread)
