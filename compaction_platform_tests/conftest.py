@@ -14,6 +14,7 @@ from hypothesis import settings as hypothesis_settings
 
 from compaction_platform.lake.settings import PREFIX, Settings
 from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform_tests.metrics_receiver import Receiver, receiving
 
 hypothesis_settings.register_profile("project", deadline=None, database=None, derandomize=True)
 hypothesis_settings.load_profile("project")
@@ -92,6 +93,12 @@ def shared_data(project: Path) -> Path:
     if not place.is_dir():
         pytest.skip(f"the collection of real files is not here ({place}); SHARED_TEST_DATA names another place")
     return place
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)

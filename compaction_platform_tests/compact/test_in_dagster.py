@@ -1,16 +1,13 @@
 """What a person sees of a compacted directory: runs, metadata, checks, schedule, sensor, metrics."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from compaction_platform.compact import engines, sensors
@@ -18,6 +15,7 @@ from compaction_platform.compact.component import CompactedDirectory
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
+from compaction_platform_tests.metrics_receiver import Receiver
 
 pytestmark = pytest.mark.integration  # Dagster takes seconds to load
 
@@ -384,45 +382,6 @@ def test_a_declaration_that_makes_no_sense_is_refused(changes: dict[str, Any], p
 
 
 # ---------------------------------------------------------------- metrics
-
-
-class Receiver(HTTPServer):
-    """Takes what OTLP exporters send, on loopback."""
-
-    def __init__(self) -> None:
-        self.received: list[ExportMetricsServiceRequest] = []
-        super().__init__(("127.0.0.1", 0), _Take)
-
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Take(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["content-length"]))
-        if self.headers.get("content-encoding") == "gzip":
-            import gzip
-
-            body = gzip.decompress(body)
-        receiver: Any = self.server
-        receiver.received.append(ExportMetricsServiceRequest.FromString(body))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    server = Receiver()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 def test_metrics_are_sent_where_otel_variables_say(

@@ -16,6 +16,7 @@ from compaction_platform.cli import app
 from compaction_platform.lake.settings import Settings
 from compaction_platform.serve.limits import Allowance
 from compaction_platform.serve.problems import Forbidden, TooManyRequests, Unauthenticated
+from compaction_platform.serve.telemetry import Metrics
 from compaction_platform.serve.tenants import (
     ALL,
     Tokens,
@@ -26,6 +27,7 @@ from compaction_platform.serve.tenants import (
     new_token,
     require_tenant,
 )
+from compaction_platform_tests.metrics_receiver import Receiver
 from compaction_platform_tests.serve.served import Caller, Served, serving
 
 names = st.from_regex(r"[a-z][a-z0-9_]{0,8}", fullmatch=True)
@@ -246,3 +248,24 @@ def test_requests_have_ids_and_tokens_are_never_logged(served: Served, caplog: p
     assert any(each.get("request_id") == "mine-1" and each["status"] == "400" for each in fields)
     assert token not in caplog.text and hash_of(token) not in caplog.text
     assert not any(token in json.dumps(each, default=str) for each in fields)
+
+
+@pytest.mark.unit
+def test_requests_are_counted_where_otel_variables_say(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    quiet = Metrics()
+    quiet.count(0.5, {"operation": "WRITE", "status": "200"})
+    quiet.close()
+    assert receiver.received == []
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.address)
+    metrics = Metrics()
+    for status in ("200", "200", "400"):
+        metrics.count(0.5, {"operation": "WRITE", "status": status})
+    metrics.close()
+    (resource,) = receiver.received[-1].resource_metrics
+    found = {metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics}
+    counts = {
+        next(each.value.string_value for each in point.attributes if each.key == "status"): point.as_int
+        for point in found["serve.requests"].sum.data_points
+    }
+    assert counts == {"200": 2, "400": 1}
+    assert sum(point.sum for point in found["serve.duration"].histogram.data_points) == 1.5
