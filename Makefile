@@ -29,8 +29,7 @@ unit: $(READY) ## Run only the tests that need no server (under 20 s)
 lint: $(READY) ## Check style, types and who imports whom
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/lint-imports --no-logo & imports=$$!; $(BIN)/mypy && wait $$imports
 
 format: $(READY) ## Format the code
 	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format .

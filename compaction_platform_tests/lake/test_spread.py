@@ -113,7 +113,7 @@ def test_without_spark_the_work_is_done_here() -> None:
 
 @integration
 def test_an_item_that_raises_is_an_error_result_and_stops_no_other(spark: Any) -> None:
-    outcomes = list(Spread(spark, 2).run(double_unless_unlucky, range(20)))
+    outcomes = list(Spread(spark, 2).run(double_unless_unlucky, range(20), weight=lambda _: 1, in_driver=False))
     assert sorted(outcome.item for outcome in outcomes) == list(range(20))
     assert all(outcome.value == outcome.item * 2 for outcome in outcomes if not outcome.failed)
     (failed,) = (outcome for outcome in outcomes if outcome.failed)

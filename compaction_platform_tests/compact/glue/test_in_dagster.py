@@ -318,8 +318,9 @@ def test_the_same_run_as_a_job_elsewhere(scene: Scene, lake_environment: dict[st
     ]
     assert told[0].metadata["files_after"].value == 1
     assert scene.ids("2023", "05") == list(range(120))
-    request["table_name"] = "nowhere"
-    assert not materialize().success
+    if through == "files":
+        request["table_name"] = "nowhere"
+        assert not materialize().success
 
 
 def test_the_command_plans_and_compacts_a_table(
