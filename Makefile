@@ -6,7 +6,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 READY := .venv/ready
 BIN := .venv/bin
 
-.PHONY: help demo dev test unit lint format bench lock clean
+.PHONY: help demo dev test unit lint style types format bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -20,15 +20,21 @@ demo: $(READY) ## Show the platform at work on a real lake on this machine (star
 dev: $(READY) ## Start the embedded lake, Spark and Dagster; Ctrl-C stops everything
 	@$(BIN)/compaction dev || [ $$? -eq 130 ] # Ctrl-C is the way to end it
 
-test: lint ## Run lint and all tests (in two processes, each with a lake of its own)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+test: style ## Run lint and all tests (in two processes, each with a lake of its own)
+	@$(MAKE) --no-print-directory types > .venv/types.log 2>&1 & types=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	wait $$types || { cat .venv/types.log; echo "types or imports are not right: see above"; exit 1; }; exit $$tests
 
 unit: $(READY) ## Run only the tests that need no server (under 20 s)
 	@$(BIN)/python -m pytest -m unit
 
-lint: $(READY) ## Check style, types and who imports whom
+lint: style types ## Check style, types and who imports whom
+
+style: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "run 'make format'"; exit 1; }
+
+types: $(READY)
 	@$(BIN)/lint-imports --no-logo & imports=$$!; $(BIN)/mypy && wait $$imports
 
 format: $(READY) ## Format the code
