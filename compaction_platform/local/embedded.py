@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from compaction_platform.lake.settings import (
     EMBEDDED_LAKE_FILE,
@@ -131,7 +132,11 @@ class EmbeddedLake:
 
     def overrides(self, environment: Mapping[str, str]) -> dict[str, str | None]:
         """What must change in this environment so that it leads to this lake and to nothing else; None takes away."""
-        elsewhere = [name for name in environment if name.upper().startswith((PREFIX, *AWS_CREDENTIALS))]
+        elsewhere = [
+            name
+            for name, value in environment.items()
+            if name.upper().startswith((PREFIX, *AWS_CREDENTIALS)) and not _is_catalog_here(name, value)
+        ]
         here = {**self.variables(), ENV_FILE_VARIABLE: "", STATE_VARIABLE: str(self.directory)}
         return {**dict.fromkeys(elsewhere), **here}
 
@@ -144,3 +149,8 @@ class EmbeddedLake:
 
     def _env_file(self) -> str:
         return "".join(f"{name}='{value}'\n" for name, value in self.variables().items())
+
+
+def _is_catalog_here(name: str, value: str) -> bool:
+    """The lake has no Glue of its own; one on this machine may stand beside it."""
+    return name.upper() == f"{PREFIX}GLUE_ENDPOINT" and urlsplit(value).hostname in ("127.0.0.1", "localhost", "::1")

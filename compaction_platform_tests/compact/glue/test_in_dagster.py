@@ -17,6 +17,7 @@ from compaction_platform.cli import app
 from compaction_platform.compact.glue.assets import partitions_told
 from compaction_platform.compact.glue.component import CompactedGlueTable
 from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, Scene, clicks
 
 pytestmark = pytest.mark.integration
@@ -377,3 +378,12 @@ def test_partitions_are_rewritten_in_spark_tasks(scene: Scene, spark: Any, monke
     assert used and [each.outcome for each in report.results] == ["compacted"] * 4
     for month in range(1, 5):
         assert scene.ids("2023", f"0{month}") == list(range(month * 1000, month * 1000 + 120))
+
+
+def test_only_a_catalog_on_this_machine_may_stand_beside_the_embedded_lake(lake: EmbeddedLake) -> None:
+    name = "COMPACTION_GLUE_ENDPOINT"
+    for address, kept in (("http://127.0.0.1:5000", True), ("https://glue.example.com", False), ("", False)):
+        elsewhere = {name: address, "COMPACTION_LAKE_URI": "s3://production", "AWS_ACCESS_KEY_ID": "theirs"}
+        environment = lake.isolated_environment(elsewhere)
+        assert (name in environment) == kept and "AWS_ACCESS_KEY_ID" not in environment
+        assert environment["COMPACTION_LAKE_URI"] == "s3://lake"
