@@ -1,6 +1,7 @@
 """What was replaced is removed when its grace is over; what dead runs have left, a day later. Nothing else is."""
 
 from collections.abc import Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -19,6 +20,7 @@ from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.originals import Removal
 from compaction_platform.compact.plan import OWN_NAME
+from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectExists, ObjectMissing
 
 ABANDONED_AFTER = timedelta(days=1)
@@ -68,9 +70,11 @@ class Cleanup:
                 self._delete(place.uri, [SWAPPED, MANIFEST])
         return removed, failures
 
-    def discard(self, target: str, names: Iterable[str]) -> None:
-        """What this very run has made and not published."""
-        self._delete(target, [*names, MANIFEST])
+    def discard(self, surveyed: Surveyed, target: str, names: Iterable[str]) -> None:
+        """What this very run has made and not published, as the catalog says; otherwise it goes with the leftovers."""
+        with suppress(CompactionError):
+            if self.swap.location(surveyed.partition) != target:
+                self._delete(target, [*names, MANIFEST])
 
     # ------------------------------------------------------------ what dead runs have left
 

@@ -277,6 +277,11 @@ def place_of(location: str) -> str:
     return f"s3://{location.partition('://')[2].removesuffix('/')}"
 
 
+def overlap(one: str, two: str) -> bool:
+    """Whether one of two places lies inside the other."""
+    return f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
+
+
 def overlapping(locations: Mapping[str, str]) -> dict[str, str]:
     """By partition: why its files are not its own. `locations` are those of all partitions."""
     found: dict[str, str] = {}

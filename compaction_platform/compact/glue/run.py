@@ -15,7 +15,7 @@ from compaction_platform.compact.glue.cleanup import Cleanup
 from compaction_platform.compact.glue.in_place import InPlace
 from compaction_platform.compact.glue.manifest import NOTHING_GAINED, SWAPPED, OutputFile
 from compaction_platform.compact.glue.places import Places
-from compaction_platform.compact.glue.plan import LARGE_OR_ALONE, Rules, copied_name, place_of
+from compaction_platform.compact.glue.plan import LARGE_OR_ALONE, Rules, copied_name, overlap, place_of
 from compaction_platform.compact.glue.report import PartitionResult, Report
 from compaction_platform.compact.glue.survey import EVERYTHING, NOTHING_TO_GAIN, Selection, Surveyor
 from compaction_platform.compact.glue.swap import Swap, SwapConflict
@@ -170,7 +170,7 @@ class GlueRun:
                 return self._result(surveyed, "left alone", NOTHING_TO_GAIN, one.began)
             manifest = self.swap.commit(surveyed, one.target, one.outputs, now)
         except SwapConflict as conflict:
-            Cleanup(self.swap).discard(one.target, [each.name for each in one.outputs])
+            self._discard(one)
             return self._result(surveyed, "conflict", str(conflict), one.began)
         except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
             return self._result(surveyed, "failed", _named(error), one.began)
@@ -187,7 +187,10 @@ class GlueRun:
         stale = [each.key for each in beside.list_directory() if each.key.startswith(NOTHING_GAINED)]
         beside.delete(stale)
         beside.write(f"{NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
-        Cleanup(self.swap).discard(one.target, [each.name for each in one.outputs])
+        self._discard(one)
+
+    def _discard(self, one: _Partly) -> None:
+        Cleanup(self.swap).discard(one.surveyed, one.target, [each.name for each in one.outputs])
 
     # ------------------------------------------------------------ clean up
 
@@ -215,10 +218,10 @@ class GlueRun:
         found: dict[str, str] = {}
         for place in {file.place for file in surveyed.plan.removable}:
             for name, location in self.surveyor.locations.items():
-                if name != surveyed.name and _overlap(place, place_of(location)):
+                if name != surveyed.name and overlap(place, place_of(location)):
                     found[place] = f"partition {name} reads it, too; the originals stay"
             for name, other in self._other_places.items():
-                if _overlap(place, other):
+                if overlap(place, other):
                     found[place] = f"table {name} of the same database reads it, too; the originals stay"
         return found
 
@@ -252,10 +255,6 @@ class GlueRun:
             location=location,
             seconds=0.0 if began is None else time.monotonic() - began,
         )
-
-
-def _overlap(one: str, two: str) -> bool:
-    return f"{one}/".startswith(f"{two}/") or f"{two}/".startswith(f"{one}/")
 
 
 def _named(error: Exception) -> str:

@@ -17,7 +17,7 @@ from compaction_platform.lake.objects import ObjectExists, ObjectMissing
 # Refreshed if they are there; the first three in any case. (A crawler writes the others.)
 COUNTS = {"numFiles": "files", "totalSize": "size", "numRows": "rows"}
 OF_CRAWLERS = {"objectCount": "files", "sizeKey": "size", "recordCount": "rows"}
-THROTTLED = {"ThrottlingException", "Throttling", "RequestLimitExceeded", "InternalServiceException"}
+THROTTLED = {"ThrottlingException", "Throttling", "RequestLimitExceeded"}  # certainly not done
 UPDATES = 6  # attempts, each after a new look
 WAIT_SECONDS = 0.2  # doubled each time
 

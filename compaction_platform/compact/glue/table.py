@@ -4,7 +4,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from compaction_platform.compact.glue.catalog import GluePartition, GlueTable, TableUnsuitable
-from compaction_platform.compact.glue.plan import Found, PartitionPlan, Place, Rules, place_of, why_location_unusable
+from compaction_platform.compact.glue.plan import (
+    Found,
+    PartitionPlan,
+    Place,
+    Rules,
+    overlap,
+    place_of,
+    why_location_unusable,
+)
 from compaction_platform.lake.file_sizes import Sizes
 
 Publish = Literal["swap_location", "in_place"]
@@ -42,14 +50,13 @@ class KeptTable:
             return f"{place}-compacted"
         if why := why_location_unusable(self.target):
             raise TableUnsuitable(f"target_s3_path: {why}. Nothing was done.")
-        root = f"{place_of(self.target)}/{self.database}/{self.name}"  # two tables may have the same target
-        if f"{root}/".startswith(f"{place}/") or f"{place}/".startswith(f"{place_of(self.target)}/"):
+        if overlap(place_of(self.target), place):
             raise TableUnsuitable(
                 f"target_s3_path {self.target} and the location of {table.called}, {place}, lie inside one another: "
                 "crawlers and MSCK REPAIR TABLE would take compacted files for partitions. Choose another place. "
                 "Nothing was done."
             )
-        return root
+        return f"{place_of(self.target)}/{self.database}/{self.name}"  # two tables may have the same target
 
 
 @dataclass(frozen=True)
