@@ -13,13 +13,13 @@ import pyarrow
 import xxhash
 
 from compaction_platform.compact.inputs import Input, Unusable
-from compaction_platform.lake.thrift_compact import (
+from compaction_platform.lake.parquet_format.thrift import (
     BINARY,
     I16,
     I64,
     LIST,
     STRUCT,
-    Field,
+    I32,
     ListOf,
     Struct,
     ThriftInvalid,
@@ -204,13 +204,13 @@ def _copy_indexes(indexes: Sequence[tuple[Struct, Input, int]], place: int, sink
             encoded = serialize(index)
             sink.write(encoded)
             column.set_value(OFFSET_INDEX, I64, place)
-            column[OFFSET_INDEX_SIZE] = Field(column[OFFSET_INDEX_SIZE].kind, len(encoded))
+            column.set_value(OFFSET_INDEX_SIZE, I32, len(encoded))
             place += len(encoded)
     return place
 
 
 def _key_value(name: bytes, value: bytes) -> Struct:
-    return Struct({1: Field(BINARY, name), 2: Field(BINARY, value)})
+    return Struct({1: (BINARY, name), 2: (BINARY, value)})
 
 
 def differences(chunks: Sequence[Chunk], output: pyarrow.Buffer) -> list[str]:

@@ -16,7 +16,7 @@ from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
-from compaction_platform.lake.thrift_compact import ThriftInvalid
+from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
 
 FETCHES_AT_ONCE = 16
 SPOOLED_AT_ONCE = 4  # these are held in memory until they are written

@@ -23,7 +23,7 @@ from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import LATER, MB, YOUNG, Policy
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
-from compaction_platform.lake.thrift_compact import serialize
+from compaction_platform.lake.parquet_format.thrift import serialize
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
 pytestmark = pytest.mark.unit

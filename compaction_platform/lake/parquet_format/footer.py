@@ -1,0 +1,316 @@
+"""The footer of a Parquet file: where its columns lie and what is said about them. Read, and written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from compaction_platform.lake.parquet_format.thrift import (
+    BINARY,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    ListOf,
+    Struct,
+    ThriftInvalid,
+    parse_field,
+    parse_value,
+    serialize,
+    zigzag,
+)
+
+MAGIC = b"PAR1"
+
+# Numbers of fields of FileMetaData.
+_VERSION, _SCHEMA, _ROWS, _ROW_GROUPS, _KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS, _ENCRYPTION = range(1, 9)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """What is said about the values of a column, or of a page. Bounds are as they are written, and hold for all."""
+
+    low: bytes | None = None
+    high: bytes | None = None
+    low_is_exact: bool | None = None  # None: nobody says
+    high_is_exact: bool | None = None
+    nulls: int | None = None
+
+
+@dataclass(slots=True)
+class Sizes:
+    """How large values are, and how often each level occurs."""
+
+    unencoded: int | None = None
+    repetitions: list[int] | None = None
+    definitions: list[int] | None = None
+
+
+@dataclass(slots=True)
+class Chunk:
+    """One column of one row group."""
+
+    physical: int
+    codec: int
+    values: int
+    compressed: int
+    uncompressed: int
+    data_page: int
+    dictionary_page: int | None = None
+    encodings: tuple[int, ...] = ()
+    pages: tuple[tuple[int, int, int], ...] = ()  # of each kind of page and encoding, how many
+    statistics: Statistics = field(default_factory=Statistics)
+    old_bounds: tuple[bytes, bytes] | None = None  # lowest and highest in signed order, as old writers told
+    sizes: Sizes | None = None
+    column_index: tuple[int, int] | None = None  # place and length
+    offset_index: tuple[int, int] | None = None
+
+    @property
+    def start(self) -> int:
+        """Its first byte. (Some writers say 0 for a dictionary page that is where data pages begin.)"""
+        return min(self.data_page, self.dictionary_page or self.data_page)
+
+
+@dataclass(slots=True)
+class RowGroup:
+    rows: int
+    chunks: list[Chunk]
+    sorted_by: ListOf | None = None
+
+    @property
+    def uncompressed(self) -> int:
+        return sum(chunk.uncompressed for chunk in self.chunks)
+
+    @property
+    def compressed(self) -> int:
+        return sum(chunk.compressed for chunk in self.chunks)
+
+
+@dataclass(slots=True)
+class Footer:
+    version: int
+    schema: bytes  # as it is written
+    row_groups: list[RowGroup]
+    metadata: Mapping[bytes, bytes]
+    created_by: bytes = b""
+    column_orders: bytes = b""  # as they are written
+
+    @property
+    def rows(self) -> int:
+        """By its row groups: what a footer says about the file has been seen wrong."""
+        return sum(group.rows for group in self.row_groups)
+
+
+class FooterReader:
+    """Reads footers that have much in common: a schema that was seen before is not read again."""
+
+    def __init__(self) -> None:
+        self._schema = b""
+
+    def read(self, data: Any) -> Footer:
+        """The footer of a file. Raises ThriftInvalid; also for one that is encrypted, or keeps columns elsewhere."""
+        view = memoryview(data).cast("B")
+        length = int.from_bytes(view[-8:-4], "little")
+        if bytes(view[-4:]) != MAGIC or not 0 < length <= len(view) - 12:
+            raise ThriftInvalid("it has no footer, or one that is encrypted")
+        return self._footer(bytes(view[-8 - length : -8]))
+
+    def _footer(self, data: bytes) -> Footer:
+        place = number = 0
+        found: dict[int, Any] = {}
+        while True:
+            number, kind, place = parse_field(data, place, number)
+            if not kind:
+                break
+            begins = place
+            if number == _SCHEMA and self._schema and data.startswith(self._schema, place):
+                place += len(self._schema)
+            else:
+                value, place = (None, place) if kind in (1, 2) else parse_value(data, kind, place)
+                found[number] = value
+            if number in (_SCHEMA, _COLUMN_ORDERS):
+                found[number] = data[begins:place]
+        if _ENCRYPTION in found or _SCHEMA not in found or _ROW_GROUPS not in found:
+            raise ThriftInvalid("its footer says nothing about rows, or is encrypted")
+        self._schema = found[_SCHEMA]
+        pairs = found.get(_KEY_VALUES)
+        return Footer(
+            found.get(_VERSION, 1),
+            self._schema,
+            [_row_group(each) for each in found[_ROW_GROUPS].items],
+            {each.get_value(1, b""): each.get_value(2, b"") for each in pairs.items} if pairs else {},
+            found.get(_CREATED_BY, b""),
+            found.get(_COLUMN_ORDERS, b""),
+        )
+
+
+def _row_group(group: Struct) -> RowGroup:
+    return RowGroup(
+        _number(group.get_value(3)), [_chunk(each) for each in group.get_value(1).items], group.get_value(4)
+    )
+
+
+def _chunk(column: Struct) -> Chunk:
+    meta: Struct | None = column.get_value(3)
+    if 1 in column or 8 in column or meta is None:
+        raise ThriftInvalid("a column is encrypted, or in another file")
+    try:
+        chunk = Chunk(
+            meta[1][1],
+            meta[4][1],
+            _number(meta[5][1]),
+            _number(meta[7][1]),
+            _number(meta[6][1]),
+            _number(meta[9][1]),
+            meta.get_value(11) or None,
+        )
+        _tell(chunk, meta.get_value(12))
+        if sizes := meta.get_value(16):
+            lists = (sizes.get_value(number) for number in (2, 3))
+            chunk.sizes = Sizes(sizes.get_value(1), *(each.items if each else None for each in lists))
+        if 4 in column and 5 in column:
+            chunk.offset_index = (column[4][1], column[5][1])
+        if 6 in column and 7 in column:
+            chunk.column_index = (column[6][1], column[7][1])
+    except KeyError as missing:
+        raise ThriftInvalid(f"a column lacks its field {missing}") from missing
+    return chunk
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or value < 0:
+        raise ThriftInvalid("a size is not one")
+    return value
+
+
+def _tell(chunk: Chunk, told: Struct | None) -> None:
+    if not told:
+        return
+    chunk.statistics = Statistics(
+        told.get_value(6), told.get_value(5), told.get_value(8), told.get_value(7), told.get_value(3)
+    )
+    if 1 in told and 2 in told:
+        chunk.old_bounds = (told[2][1], told[1][1])
+
+
+# ---------------------------------------------------------------- writing
+
+
+def footer_bytes(footer: Footer, paths: Sequence[tuple[str, ...]]) -> bytes:
+    """The end of a file: the footer, its length and the mark."""
+    groups = [_row_group_struct(number, group, paths) for number, group in enumerate(footer.row_groups)]
+    head = b"\x15" + zigzag(footer.version) + b"\x19" + footer.schema  # fields 1 and 2; the schema as it was
+    rest = Struct({_ROWS: (I64, footer.rows), _ROW_GROUPS: (LIST, ListOf(STRUCT, groups))})
+    pairs = [Struct({1: (BINARY, key), 2: (BINARY, value)}) for key, value in footer.metadata.items()]
+    rest.set_value(_KEY_VALUES, LIST, ListOf(STRUCT, pairs))
+    rest.set_value(_CREATED_BY, BINARY, footer.created_by)
+    encoded = serialize(rest)
+    # The first field of `rest` is 3 behind nothing; here it comes behind field 2. Column orders follow field 6.
+    encoded = bytes([encoded[0] - (_SCHEMA << 4)]) + encoded[1:-1]
+    orders = b"\x19" + footer.column_orders if footer.column_orders else b""
+    whole = head + encoded + orders + b"\x00"
+    return whole + len(whole).to_bytes(4, "little") + MAGIC
+
+
+def _row_group_struct(number: int, group: RowGroup, paths: Sequence[tuple[str, ...]]) -> Struct:
+    columns = [_column_struct(chunk, path) for chunk, path in zip(group.chunks, paths, strict=True)]
+    made = Struct(
+        {
+            1: (LIST, ListOf(STRUCT, columns)),
+            2: (I64, group.uncompressed),
+            3: (I64, group.rows),
+            6: (I64, group.compressed),
+        }
+    )
+    if group.sorted_by is not None:
+        made.set_value(4, LIST, group.sorted_by)
+    if group.chunks:
+        made.set_value(5, I64, group.chunks[0].start)
+    if number < 1 << 15:
+        made.set_value(7, I16, number)
+    return made
+
+
+def _column_struct(chunk: Chunk, path: tuple[str, ...]) -> Struct:
+    names = [part.encode(errors="surrogateescape") for part in path]
+    meta = Struct(
+        {
+            1: (I32, chunk.physical),
+            2: (LIST, ListOf(I32, list(chunk.encodings))),
+            3: (LIST, ListOf(BINARY, names)),
+            4: (I32, chunk.codec),
+            5: (I64, chunk.values),
+            6: (I64, chunk.uncompressed),
+            7: (I64, chunk.compressed),
+            9: (I64, chunk.data_page),
+        }
+    )
+    if chunk.dictionary_page is not None:
+        meta.set_value(11, I64, chunk.dictionary_page)
+    if told := _statistics_struct(chunk.statistics):
+        meta.set_value(12, STRUCT, told)
+    if chunk.pages:
+        counted = [Struct({1: (I32, kind), 2: (I32, how), 3: (I32, count)}) for kind, how, count in chunk.pages]
+        meta.set_value(13, LIST, ListOf(STRUCT, counted))
+    if chunk.sizes:
+        meta.set_value(16, STRUCT, _sizes_struct(chunk.sizes))
+    column = Struct({2: (I64, 0), 3: (STRUCT, meta)})
+    for first, index in ((4, chunk.offset_index), (6, chunk.column_index)):
+        if index:
+            column.set_value(first, I64, index[0])
+            column.set_value(first + 1, I32, index[1])
+    return column
+
+
+def _statistics_struct(statistics: Statistics) -> Struct:
+    told = Struct()
+    if statistics.nulls is not None:
+        told.set_value(3, I64, statistics.nulls)
+    if statistics.low is not None and statistics.high is not None:
+        told.set_value(5, BINARY, statistics.high)
+        told.set_value(6, BINARY, statistics.low)
+        for number, is_exact in ((7, statistics.high_is_exact), (8, statistics.low_is_exact)):
+            if is_exact is not None:
+                told.set_value(number, TRUE, is_exact)
+    return told
+
+
+def _sizes_struct(sizes: Sizes) -> Struct:
+    made = Struct()
+    if sizes.unencoded is not None:
+        made.set_value(1, I64, sizes.unencoded)
+    for number, histogram in ((2, sizes.repetitions), (3, sizes.definitions)):
+        if histogram is not None:
+            made.set_value(number, LIST, ListOf(I64, histogram))
+    return made
+
+
+# ---------------------------------------------------------------- page indexes
+
+
+@dataclass(slots=True)
+class PageLocation:
+    place: int
+    size: int  # with its header
+    first_row: int
+
+
+def offset_index_bytes(pages: Sequence[PageLocation]) -> bytes:
+    locations = [Struct({1: (I64, page.place), 2: (I32, page.size), 3: (I64, page.first_row)}) for page in pages]
+    return serialize(Struct({1: (LIST, ListOf(STRUCT, locations))}))
+
+
+def column_index_bytes(pages: Sequence[Statistics], is_null: Sequence[bool], order: int) -> bytes:
+    """`order`: 0 none, 1 ascending, 2 descending."""
+    index = Struct(
+        {
+            1: (LIST, ListOf(TRUE, list(is_null))),
+            2: (LIST, ListOf(BINARY, [page.low or b"" for page in pages])),
+            3: (LIST, ListOf(BINARY, [page.high or b"" for page in pages])),
+            4: (I32, order),
+        }
+    )
+    if all(page.nulls is not None for page in pages):
+        index.set_value(5, LIST, ListOf(I64, [page.nulls for page in pages]))
+    return serialize(index)

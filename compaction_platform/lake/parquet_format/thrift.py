@@ -1,0 +1,259 @@
+"""Thrift's compact protocol, which Parquet's footers and page headers are written in, as plain values.
+
+Nothing is known about Parquet here. Fields this project has never heard of survive, in their place. A footer has
+hundreds of fields, and a run reads thousands of footers: what is read most is read inline, not by a call.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from compaction_platform.lake.errors import CompactionError
+
+TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+DEEPEST = 64  # structures inside structures; a footer has about ten
+LONGEST_NUMBER = 63  # bits, of the last piece of one
+
+Field = tuple[int, Any]  # kind and value
+
+
+class ThriftInvalid(CompactionError):
+    """These bytes are not what they should be."""
+
+
+class Struct(dict[int, Field]):
+    """Fields by their number."""
+
+    def get_value(self, number: int, default: Any = None) -> Any:
+        field = self.get(number)
+        return default if field is None else field[1]
+
+    def set_value(self, number: int, kind: int, value: Any) -> None:
+        self[number] = (kind, value)
+
+
+@dataclass(slots=True)
+class ListOf:
+    kind: int
+    items: list[Any]
+
+
+@dataclass(slots=True)
+class MapOf:
+    key_kind: int
+    value_kind: int
+    items: list[tuple[Any, Any]]
+
+
+def parse(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
+    """The structure that begins there, and where it ends. Bytes are read faster than a view of them."""
+    return _whole(_struct, data if isinstance(data, bytes) else memoryview(data).cast("B"), start)
+
+
+def parse_value(data: bytes | memoryview, kind: int, start: int) -> tuple[Any, int]:
+    """One value of that kind, and where it ends."""
+    return _whole(lambda data, place, depth: _value(data, place, kind, depth), data, start)
+
+
+def parse_field(data: bytes, place: int, number: int) -> tuple[int, int, int]:
+    """The number and the kind of the field that begins there, after another, and where its value begins. 0: the end."""
+    try:
+        head = data[place]
+        if head > 15:
+            return number + (head >> 4), head & 15, place + 1
+        if not head:
+            return 0, 0, place + 1
+        number, place = _zigzag(data, place + 1)
+        return number, head, place
+    except IndexError as cut_off:
+        raise ThriftInvalid("the structure is cut off") from cut_off
+
+
+def serialize(value: Struct) -> bytes:
+    out = bytearray()
+    _write_struct(out, value)
+    return bytes(out)
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    _varint(out, value)
+    return bytes(out)
+
+
+def zigzag(value: int) -> bytes:
+    return varint((value << 1) ^ (value >> 63))
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _whole(read: Any, data: Any, start: int) -> tuple[Any, int]:
+    try:
+        found: tuple[Any, int] = read(data, start, 0)
+    except (IndexError, struct.error) as cut_off:
+        raise ThriftInvalid("the structure is cut off") from cut_off
+    return found
+
+
+def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
+    if depth > DEEPEST:
+        raise ThriftInvalid("structures are nested too deeply")
+    found = Struct()
+    number = 0
+    while head := data[place]:
+        place += 1
+        kind = head & 0x0F
+        if head > 15:
+            number += head >> 4
+        else:
+            number, place = _zigzag(data, place)
+        if I16 <= kind <= I64:
+            value = data[place]
+            place += 1
+            if value > 0x7F:
+                value, place = _varint_from(data, place - 1)
+            found[number] = (kind, (value >> 1) ^ -(value & 1))
+        elif kind == BINARY:
+            length = data[place]
+            place += 1
+            if length > 0x7F:
+                length, place = _varint_from(data, place - 1)
+            if length > len(data) - place:
+                raise ThriftInvalid("the structure is cut off")
+            found[number] = (BINARY, bytes(data[place : place + length]))
+            place += length
+        elif kind <= FALSE:
+            found[number] = (TRUE, kind == TRUE)
+        else:
+            value, place = _value(data, place, kind, depth)
+            found[number] = (kind, value)
+    return found, place + 1
+
+
+def _value(data: Any, place: int, kind: int, depth: int) -> tuple[Any, int]:
+    if I16 <= kind <= I64:
+        return _zigzag(data, place)
+    if kind == STRUCT:
+        return _struct(data, place, depth + 1)
+    if kind in (LIST, SET):
+        return _list(data, place, depth)
+    if kind == BINARY:
+        length, place = _varint_from(data, place)
+        return _take(data, place, length), place + length
+    if kind == MAP:
+        return _map(data, place, depth)
+    if kind == DOUBLE:
+        return struct.unpack("<d", _take(data, place, 8))[0], place + 8
+    if kind == I8:
+        return data[place], place + 1
+    if kind in (TRUE, FALSE):  # inside a list each takes a byte of its own
+        return data[place] == TRUE, place + 1
+    raise ThriftInvalid(f"there is no type {kind}")
+
+
+def _list(data: Any, place: int, depth: int) -> tuple[ListOf, int]:
+    size, kind = data[place] >> 4, data[place] & 0x0F
+    place += 1
+    if size == 15:
+        size, place = _varint_from(data, place)
+    if size > len(data) - place:  # every item takes a byte at least
+        raise ThriftInvalid("a list claims more items than there are bytes")
+    items = []
+    for _ in range(size):
+        item, place = _value(data, place, kind, depth)
+        items.append(item)
+    return ListOf(kind, items), place
+
+
+def _map(data: Any, place: int, depth: int) -> tuple[MapOf, int]:
+    size, place = _varint_from(data, place)
+    if size > len(data) - place:
+        raise ThriftInvalid("a map claims more items than there are bytes")
+    key = value = 0
+    if size:
+        key, value, place = data[place] >> 4, data[place] & 0x0F, place + 1
+    items = []
+    for _ in range(size):
+        name, place = _value(data, place, key, depth)
+        item, place = _value(data, place, value, depth)
+        items.append((name, item))
+    return MapOf(key, value, items), place
+
+
+def _take(data: Any, place: int, length: int) -> bytes:
+    if length > len(data) - place:
+        raise ThriftInvalid("the structure is cut off")
+    return bytes(data[place : place + length])
+
+
+def _varint_from(data: Any, place: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        byte = data[place]
+        place += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, place
+        shift += 7
+        if shift > LONGEST_NUMBER:
+            raise ThriftInvalid("a number is too long")
+
+
+def _zigzag(data: Any, place: int) -> tuple[int, int]:
+    value, place = _varint_from(data, place)
+    return (value >> 1) ^ -(value & 1), place
+
+
+# ---------------------------------------------------------------- writing
+
+
+def _varint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _write_struct(out: bytearray, value: Struct) -> None:
+    last = 0
+    for number, (kind, content) in sorted(value.items()):
+        told = (TRUE if content else FALSE) if kind == TRUE else kind
+        if 0 < number - last < 16:
+            out.append((number - last) << 4 | told)
+        else:
+            out.append(told)
+            _varint(out, (number << 1) ^ (number >> 63))
+        last = number
+        if kind != TRUE:
+            _write(out, kind, content)
+    out.append(0)
+
+
+def _write(out: bytearray, kind: int, value: Any) -> None:
+    if I16 <= kind <= I64:
+        _varint(out, (value << 1) ^ (value >> 63))
+    elif kind == BINARY:
+        _varint(out, len(value))
+        out += value
+    elif kind == STRUCT:
+        _write_struct(out, value)
+    elif kind in (LIST, SET):
+        out.append(min(len(value.items), 15) << 4 | value.kind)
+        if len(value.items) >= 15:
+            _varint(out, len(value.items))
+        for item in value.items:
+            _write(out, value.kind, item)
+    elif kind == MAP:
+        _varint(out, len(value.items))
+        if value.items:
+            out.append(value.key_kind << 4 | value.value_kind)
+        for key, item in value.items:
+            _write(out, value.key_kind, key)
+            _write(out, value.value_kind, item)
+    elif kind == DOUBLE:
+        out += struct.pack("<d", value)
+    elif kind == I8:
+        out.append(value)
+    else:
+        out.append(TRUE if value else FALSE)

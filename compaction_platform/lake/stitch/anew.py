@@ -1,0 +1,65 @@
+"""Strategy E: what cannot be taken apart here is decoded and encoded by Arrow, this one column of it."""
+
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform.lake.parquet_format.footer import FooterReader, Statistics
+from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
+from compaction_platform.lake.parquet_format.schema import INT32, INT64, INT96, Leaf, elements_of, leaves_of
+from compaction_platform.lake.stitch import values
+from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage
+from compaction_platform.lake.stitch.errors import CannotStitch
+
+_NAMES = {values.UNCOMPRESSED: "none", values.SNAPPY: "snappy", values.GZIP: "gzip", values.BROTLI: "brotli"}
+_NAMES |= {values.ZSTD: "zstd", values.LZ4_RAW: "lz4", 5: "lz4"}  # 5: a framing that nobody writes any more
+
+
+def encoded(column: Column, parts: list[tuple[Any, int]], reason: str) -> NewColumn:
+    """The column of these row groups (each a file, and the number of the row group in it), decoded and written."""
+    leaf = column.leaf
+    if leaf.physical == INT96 or column.codec not in _NAMES:
+        raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}")
+    table = _decoded(leaf, parts)
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(
+        table,
+        sink,
+        row_group_size=max(1, table.num_rows),
+        compression=_NAMES[column.codec],
+        store_schema=False,
+        write_statistics=False,
+        store_decimal_as_integer=leaf.physical in (INT32, INT64),
+    )
+    data = memoryview(sink.getvalue()).cast("B")
+    footer = FooterReader().read(data)
+    found = leaves_of(elements_of(footer.schema))
+    if len(found) != 1 or len(footer.row_groups) != 1 or not _is_same(found[0], leaf):
+        raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it as another type")
+    (chunk,) = footer.row_groups[0].chunks
+    if chunk.values != sum(each.chunk.values for each in column.pieces):
+        raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it with other levels")
+    pages = list(pages_of(data, chunk))
+    dictionary = pages.pop(0) if pages[0].kind == DICTIONARY else None
+    known = Statistics(column.known.low, column.known.high)
+    rows = [table.num_rows] if len(pages) == 1 else [None if leaf.repetition else page.values for page in pages]
+    made = [NewPage(page, known, count) for page, count in zip(pages, rows, strict=True)]
+    return NewColumn("anew", reason, chunk.codec, made, dictionary)
+
+
+def _decoded(leaf: Leaf, parts: list[tuple[Any, int]]) -> pyarrow.Table:
+    tables = []
+    for data, number in parts:
+        opened = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(pyarrow.py_buffer(data)))
+        tables.append(opened.read_row_group(number, columns=[".".join(leaf.path)], use_threads=False))
+    return pyarrow.concat_tables(tables).combine_chunks()
+
+
+def _is_same(one: Leaf, other: Leaf) -> bool:
+    return (one.physical, one.length, one.definition, one.repetition) == (
+        other.physical,
+        other.length,
+        other.definition,
+        other.repetition,
+    )

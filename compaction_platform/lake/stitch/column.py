@@ -1,0 +1,323 @@
+"""One column of one new row group: the chunks it is made of, taken apart only as far as a strategy needs it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy
+
+from compaction_platform.lake.parquet_format.footer import Chunk, Statistics
+from compaction_platform.lake.parquet_format.pages import (
+    DATA,
+    DATA_V2,
+    DICTIONARY,
+    PLAIN,
+    PLAIN_DICTIONARY,
+    RLE,
+    Page,
+    pages_of,
+)
+from compaction_platform.lake.parquet_format.schema import Leaf
+from compaction_platform.lake.stitch import values
+from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.runs import constant, packed_levels
+from compaction_platform.lake.stitch.statistics import is_all_null, merged, told
+from compaction_platform.lake.stitch.values import Array
+
+VALUES_PER_PAGE = 20_000
+
+Strategy = Literal["raw", "identity", "dictionary", "plain", "anew"]
+
+
+@dataclass(slots=True)
+class Taken:
+    """A page that uses a dictionary, taken apart."""
+
+    page: Page
+    repetitions: Any
+    definitions: Any
+    indices: Any  # with the byte that tells their width
+    has_nulls: bool
+    present: int = 0  # values that are not null
+    first: int = 0  # where its indices begin among those of the column
+
+
+@dataclass(slots=True)
+class Piece:
+    """One chunk of one file."""
+
+    file: memoryview
+    chunk: Chunk
+    leaf: Leaf  # as that file has it: it may say that there are no nulls
+    rows: int
+    known: Statistics
+    dictionary: Page | None
+    pages: list[Page]
+    taken: list[Taken] = field(default_factory=list)
+
+    @property
+    def uses_dictionary(self) -> bool:
+        return any(page.uses_dictionary for page in self.pages)
+
+    @property
+    def entries(self) -> int:
+        return self.dictionary.values if self.dictionary else 0
+
+
+@dataclass(slots=True)
+class NewPage:
+    """A page of the output with what the page index says about it."""
+
+    page: Page
+    known: Statistics
+    rows: int | None  # None: only its levels tell
+
+
+@dataclass(slots=True)
+class NewColumn:
+    """A column of the output, not yet at its place."""
+
+    strategy: Strategy
+    reason: str
+    codec: int
+    pages: list[NewPage]
+    dictionary: Page | None = None
+    copied: list[tuple[Page, Page]] = field(default_factory=list)  # in what order pages were copied: from, as
+
+
+Run = list[tuple[Piece, Taken]]
+
+
+def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, *, ordered: bool) -> Piece:
+    """A chunk with its pages, their checksums checked."""
+    pages = list(pages_of(file, chunk))
+    dictionary = None
+    if pages and pages[0].kind == DICTIONARY:
+        dictionary, pages = pages[0], pages[1:]
+        if dictionary.encoding not in (PLAIN, PLAIN_DICTIONARY):
+            raise CannotStitch("a dictionary is encoded in an unknown way")
+    if any(page.kind == DICTIONARY for page in pages):
+        raise CannotStitch("a dictionary is not where it should be")
+    if dictionary is None and any(page.uses_dictionary for page in pages):
+        raise CannotStitch("a dictionary is missing")
+    if not leaf.repetition and chunk.values != rows:
+        raise CannotStitch("a column has another number of values than there are rows")
+    return Piece(file, chunk, leaf, rows, told(chunk, leaf, ordered=ordered), dictionary, pages)
+
+
+@dataclass
+class Column:
+    """All chunks of a column that become one. `leaf` is what it becomes."""
+
+    leaf: Leaf
+    pieces: list[Piece]
+
+    @cached_property
+    def codec(self) -> int:
+        """What the output is compressed by: as most of the values are."""
+        sizes: dict[int, int] = {}
+        for each in self.pieces:
+            sizes[each.chunk.codec] = sizes.get(each.chunk.codec, 0) + each.chunk.uncompressed
+        return max(sizes, key=lambda number: sizes[number])
+
+    @cached_property
+    def known(self) -> Statistics:
+        return merged([(each.known, each.chunk.values) for each in self.pieces], self.leaf.order)
+
+    @cached_property
+    def coded(self) -> list[Taken]:
+        """All pages that use a dictionary."""
+        found = [taken for each in self.pieces for taken in self._take_apart(each)]
+        unsure = [taken for taken in found if taken.has_nulls]
+        if unsure:
+            streams = [(taken.definitions, taken.page.values) for taken in unsure]
+            is_present = values.levels(streams, self.leaf.definition) == self.leaf.definition
+            counts = numpy.add.reduceat(is_present, _starts([count for _, count in streams]), dtype=numpy.int64)
+            for taken, count in zip(unsure, counts, strict=True):
+                taken.present = int(count)
+        first = 0
+        for taken in found:
+            taken.first = first
+            first += taken.present
+        return found
+
+    @cached_property
+    def indices(self) -> Array:
+        """Indices of all coded pages, each into the dictionary of its own chunk."""
+        most = max(each.entries for each in self.pieces)
+        found = values.integers([(taken.indices, taken.present) for taken in self.coded], most)
+        for each in self.pieces:
+            for taken in each.taken:
+                some = found[taken.first : taken.first + taken.present]
+                if len(some) and int(some.max()) >= each.entries:
+                    raise CannotStitch("an index points outside of its dictionary")
+        return found
+
+    def _take_apart(self, each: Piece) -> list[Taken]:
+        each.taken = [_taken(page, each, self.leaf) for page in each.pages if page.uses_dictionary]
+        return each.taken
+
+    # ------------------------------------------------------------ new pages
+
+    def copied(self, each: Piece, page: Page) -> NewPage:
+        """A page as it is. Where its file says that there are no nulls and others have some, with levels before it;
+        where it is compressed in another way than the others, compressed anew."""
+        new = Page(
+            page.kind,
+            page.values,
+            page.encoding,
+            page.uncompressed,
+            page.data,
+            level_encodings=page.level_encodings,
+            nulls=page.nulls,
+            rows=page.rows,
+            definitions=page.definitions,
+            repetitions=page.repetitions,
+            is_compressed=page.is_compressed,
+        )
+        if each.chunk.codec != self.codec:
+            _compress_anew(new, each.chunk.codec, self.codec)
+        if each.leaf.definition < self.leaf.definition:
+            _say_that_none_is_null(new, self.leaf)
+        alone = len(each.pages) == 1
+        known = Statistics(each.known.low, each.known.high)
+        if alone or each.known.nulls == 0:
+            known.nulls = each.known.nulls
+        elif page.kind == DATA_V2:
+            known.nulls = page.nulls
+        elif is_all_null(each.known, each.chunk.values):
+            known.nulls = page.values
+        return NewPage(new, known, self._rows(page, each, alone=alone))
+
+    def _rows(self, page: Page, each: Piece, *, alone: bool) -> int | None:
+        if not self.leaf.repetition:
+            return page.values
+        if alone:
+            return each.rows
+        return page.rows if page.kind == DATA_V2 else None
+
+    def of_values(self, run: "Run", payload: Any, encoding: int) -> NewPage:
+        """A page with new values in the places of old ones: levels stay as they are."""
+        taken = [one for _, one in run]
+        count = sum(one.page.values for one in taken)
+        repetitions = self.merged_levels([one.repetitions for one in taken], taken, self.leaf.repetition)
+        definitions = self.merged_definitions(taken)
+        body = b"".join((_with_length(repetitions), _with_length(definitions), payload))
+        page = Page(DATA, count, encoding, len(body), values.compressed(body, self.codec))
+        pieces = list({id(each): each for each, _ in run}.values())
+        known = merged([(each.known, each.chunk.values) for each in pieces], self.leaf.order)
+        known.nulls = count - sum(one.present for one in taken)
+        rows: int | None = count
+        if self.leaf.repetition:
+            whole = sum(len(each.pages) for each in pieces) == len(run)
+            rows = sum(each.rows for each in pieces) if whole else None
+        return NewPage(page, known, rows)
+
+    def runs(self, whole: Callable[[Piece], bool] = lambda _: False) -> Iterator["Piece | tuple[Piece, Page] | Run"]:
+        """All pages in their order: pieces that are `whole` as they are, pages to be copied, and runs of pages that use
+        a dictionary, as many as make a good page."""
+        run: Run = []
+        size = 0
+        for each in self.pieces:
+            if whole(each):
+                if run:
+                    yield run
+                run, size = [], 0
+                yield each
+                continue
+            taken = iter(each.taken)
+            for page in each.pages:
+                if run and (not page.uses_dictionary or size + page.values > VALUES_PER_PAGE):
+                    yield run
+                    run, size = [], 0
+                if page.uses_dictionary:
+                    run.append((each, next(taken)))
+                    size += page.values
+                else:
+                    yield each, page
+        if run:
+            yield run
+
+    def merged_definitions(self, taken: Sequence[Taken]) -> bytes:
+        count = sum(one.page.values for one in taken)
+        if self.leaf.definition and all(one.present == one.page.values for one in taken):
+            return constant(self.leaf.definition, count)
+        return self.merged_levels([one.definitions for one in taken], taken, self.leaf.definition)
+
+    @staticmethod
+    def merged_levels(streams: Sequence[Any], taken: Sequence[Taken], largest: int) -> bytes:
+        """Levels of several pages as those of one."""
+        if not largest:
+            return b""
+        if len(streams) == 1:
+            return bytes(streams[0])
+        counts = [one.page.values for one in taken]
+        return packed_levels(values.levels(list(zip(streams, counts, strict=True)), largest), largest)
+
+
+def span(run: Run) -> slice:
+    """The place of a run's values among the indices of its column."""
+    _, first = run[0]
+    _, last = run[-1]
+    return slice(first.first, last.first + last.present)
+
+
+def _taken(page: Page, each: Piece, leaf: Leaf) -> Taken:
+    repetitions: Any = b""
+    definitions: Any = b""
+    if page.kind == DATA_V2:
+        first, second = page.repetitions, page.repetitions + page.definitions
+        repetitions, definitions, rest = page.data[:first], page.data[first:second], page.data[second:]
+        if page.is_compressed:
+            rest = values.decompressed(rest, each.chunk.codec, page.uncompressed - second)
+    else:
+        rest = values.decompressed(page.data, each.chunk.codec, page.uncompressed)
+        if (leaf.repetition or each.leaf.definition) and page.level_encodings != (RLE, RLE):
+            raise CannotStitch("levels are packed in the old way")
+        if leaf.repetition:
+            repetitions, rest = _cut_off(rest)
+        if each.leaf.definition:
+            definitions, rest = _cut_off(rest)
+    full = constant(leaf.definition, page.values) if leaf.definition else b""
+    if not each.leaf.definition:
+        definitions = full
+    has_nulls = bytes(definitions) != full
+    return Taken(page, repetitions, definitions, rest, has_nulls, 0 if has_nulls else page.values)
+
+
+def _cut_off(data: memoryview) -> tuple[memoryview, memoryview]:
+    """Levels of a page of the first kind, with their length before them, and what follows."""
+    length = int.from_bytes(data[:4], "little")
+    if length > len(data) - 4:
+        raise CannotStitch("levels are longer than their page")
+    return data[4 : 4 + length], data[4 + length :]
+
+
+def _with_length(levels: bytes) -> bytes:
+    return len(levels).to_bytes(4, "little") + levels if levels else b""
+
+
+def _compress_anew(page: Page, before: int, now: int) -> None:
+    levels = page.repetitions + page.definitions
+    if page.kind != DATA_V2 or page.is_compressed:
+        rest = values.decompressed(page.data[levels:], before, page.uncompressed - levels)
+    else:
+        rest = page.data[levels:]
+    page.data = memoryview(b"".join((page.data[:levels], values.compressed(rest, now))))
+    page.is_compressed = now != values.UNCOMPRESSED
+
+
+def _say_that_none_is_null(page: Page, leaf: Leaf) -> None:
+    """A page of a column that has no nulls, in one that may have some: only pages of the second kind have their levels
+    outside of what is compressed."""
+    levels = constant(leaf.definition, page.values)
+    if page.kind == DATA:
+        page.kind, page.nulls, page.rows, page.is_compressed = DATA_V2, 0, page.values, True
+    page.data = memoryview(levels + bytes(page.data))
+    page.definitions = len(levels)
+    page.uncompressed += len(levels)
+
+
+def _starts(counts: Sequence[int]) -> Array:
+    return numpy.concatenate(([0], numpy.cumsum(counts)[:-1])).astype(numpy.int64)

@@ -1,0 +1,74 @@
+"""Strategy C: the dictionaries of all chunks become one, and indices are rewritten to point into it.
+
+Every entry is there once: readers that hand out indices rely on it.
+"""
+
+from typing import Any
+
+import numpy
+import pyarrow
+
+from compaction_platform.lake.parquet_format.pages import DICTIONARY, PLAIN, RLE_DICTIONARY, Page
+from compaction_platform.lake.stitch import values
+from compaction_platform.lake.stitch.column import Column, NewColumn, span
+from compaction_platform.lake.stitch.raw import copy_page
+from compaction_platform.lake.stitch.runs import packed_indices
+from compaction_platform.lake.stitch.values import Array
+
+_ENTROPY_CODED = frozenset((values.GZIP, values.BROTLI, values.ZSTD))
+
+
+def entries_of(column: Column) -> pyarrow.Array:
+    """The entries of all dictionaries, one after the other."""
+    pieces = [each for each in column.pieces if each.taken]
+    codecs = {each.chunk.codec for each in pieces}
+    pages = [each.dictionary for each in pieces if each.dictionary is not None]
+    if len(codecs) == 1:
+        return values.plain_values(pages, column.leaf, codecs.pop())
+    plain = [_decompressed(page, each.chunk.codec) for page, each in zip(pages, pieces, strict=True)]
+    return values.plain_values(plain, column.leaf, values.UNCOMPRESSED)
+
+
+def _decompressed(page: Page, codec: int) -> Page:
+    data = values.decompressed(page.data, codec, page.uncompressed)
+    return Page(DICTIONARY, page.values, PLAIN, page.uncompressed, data)
+
+
+def positions_of(column: Column) -> Array:
+    """For each coded value, where it is among the entries of all dictionaries."""
+    positions = column.indices.astype(numpy.int64)
+    offset = 0
+    for each in column.pieces:
+        if each.taken:
+            last = each.taken[-1]
+            positions[each.taken[0].first : last.first + last.present] += offset
+            offset += each.entries
+    return positions
+
+
+def unified(column: Column, entries: pyarrow.Array, positions: Array, reason: str) -> NewColumn:
+    encoded = entries.dictionary_encode()
+    distinct = encoded.dictionary
+    made = NewColumn("dictionary", reason, column.codec, [], _dictionary_page(column, entries, distinct))
+    indices = positions
+    if len(distinct) < len(entries):
+        indices = encoded.indices.to_numpy(zero_copy_only=False)[positions]
+    in_bytes = column.codec in _ENTROPY_CODED
+    for some in column.runs():
+        if isinstance(some, list):
+            payload = packed_indices(indices[span(some)], len(distinct), in_bytes=in_bytes)
+            made.pages.append(column.of_values(some, payload, RLE_DICTIONARY))
+        elif isinstance(some, tuple):
+            copy_page(made, column, *some)
+    return made
+
+
+def _dictionary_page(column: Column, entries: pyarrow.Array, distinct: pyarrow.Array) -> Page:
+    """Where no entry is there twice, compressed dictionaries of zstd are one as they are, one behind the other."""
+    pages = [each.dictionary for each in column.pieces if each.taken and each.dictionary]
+    same_codec = all(each.chunk.codec == column.codec for each in column.pieces)
+    if len(distinct) == len(entries) and same_codec and column.codec in (values.ZSTD, values.UNCOMPRESSED):
+        data: Any = memoryview(b"".join(page.data for page in pages))
+        return Page(DICTIONARY, len(entries), PLAIN, sum(page.uncompressed for page in pages), data)
+    payload = values.plain(distinct)
+    return Page(DICTIONARY, len(distinct), PLAIN, len(payload), values.compressed(payload, column.codec))

@@ -1,0 +1,273 @@
+"""Files become one: which row groups go together, their columns one after the other, page indexes and a new footer."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+import pyarrow
+
+from compaction_platform.lake.parquet_format.footer import (
+    MAGIC,
+    Chunk,
+    Footer,
+    FooterReader,
+    PageLocation,
+    RowGroup,
+    Statistics,
+    column_index_bytes,
+    footer_bytes,
+    offset_index_bytes,
+)
+from compaction_platform.lake.parquet_format.pages import DICTIONARY, RLE, Page, header_of
+from compaction_platform.lake.parquet_format.schema import Leaf, elements_of, leaves_of, schema_bytes, with_nulls
+from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
+from compaction_platform.lake.stitch.choose import column_of
+from compaction_platform.lake.stitch.column import Column, NewColumn, Strategy, piece
+from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
+
+log = logging.getLogger(__name__)
+
+FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
+CREATED_BY = b"compaction_platform version 1.0.0 (stitch)"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file whose columns can be copied."""
+
+    data: memoryview
+    footer: Footer
+    leaves: tuple[Leaf, ...]
+    ordered: tuple[bool, ...]  # for each column, whether its bounds follow the order of its type
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which row groups (of which source, with which number) become one, and the columns they then have."""
+
+    sources: tuple[Source, ...]
+    groups: tuple[tuple[tuple[Source, int], ...], ...]
+    schema: bytes
+    leaves: tuple[Leaf, ...]
+    column_orders: bytes
+
+    @property
+    def rows(self) -> int:
+        return sum(source.footer.rows for source in self.sources)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Why a column of a new row group was made as it was."""
+
+    column: str
+    strategy: Strategy
+    reason: str
+
+
+@dataclass
+class Stitched:
+    rows: int
+    choices: list[Choice] = field(default_factory=list)
+    copies: list[tuple[memoryview, int]] = field(default_factory=list)  # bytes of inputs, and where they are now
+
+
+def planned(files: Sequence[Any], row_group_bytes: int) -> Plan:
+    """How these files can be joined. Raises CannotStitch with the reason if they cannot."""
+    reader = FooterReader()
+    try:
+        footers = [reader.read(data) for data in files]
+        schema = _one_schema(footers)
+        leaves = tuple(leaves_of(elements_of(schema)))
+        sources = _sources(files, footers)
+    except ThriftInvalid as invalid:
+        raise CannotStitch(str(invalid)) from invalid
+    if len({footer.column_orders for footer in footers}) > 1:
+        raise CannotStitch("column orders differ")
+    if any(len(group.chunks) != len(leaves) for footer in footers for group in footer.row_groups):
+        raise CannotStitch("a row group has other columns than its schema")
+    groups = tuple(_grouped(sources, row_group_bytes))
+    count = sum(len(group) for group in groups)
+    rows = sum(footer.rows for footer in footers)
+    if rows < count * FEWEST_ROWS:
+        raise CannotStitch(f"row groups have {rows // max(1, count):,} rows on average: pages would be too small")
+    return Plan(sources, groups, schema, leaves, footers[0].column_orders)
+
+
+def _one_schema(footers: Sequence[Footer]) -> bytes:
+    schemas = list(dict.fromkeys(footer.schema for footer in footers))
+    if len(schemas) == 1:
+        return schemas[0]
+    merged = elements_of(schemas[0])
+    for schema in schemas[1:]:
+        both = with_nulls(merged, elements_of(schema))
+        if both is None:
+            raise CannotStitch("schemas differ")
+        merged = both
+    return schema_bytes(merged)
+
+
+def _sources(files: Sequence[Any], footers: Sequence[Footer]) -> tuple[Source, ...]:
+    known: dict[tuple[bytes, bytes], tuple[tuple[Leaf, ...], tuple[bool, ...]]] = {}
+    found = []
+    for data, footer in zip(files, footers, strict=True):
+        key = (footer.schema, footer.column_orders)
+        if key not in known:
+            leaves = tuple(leaves_of(elements_of(footer.schema)))
+            known[key] = leaves, _ordered(footer.column_orders, len(leaves))
+        found.append(Source(memoryview(data).cast("B"), footer, *known[key]))
+    return tuple(found)
+
+
+def _ordered(column_orders: bytes, columns: int) -> tuple[bool, ...]:
+    """Whether each column says that it is ordered as its type is. Without that, bounds mean nothing certain."""
+    if not column_orders:
+        return (False,) * columns
+    orders, _ = parse_value(column_orders, LIST, 0)
+    if len(orders.items) != columns:
+        raise ThriftInvalid("there are more column orders than columns, or fewer")
+    return tuple(isinstance(each, Struct) and list(each) == [1] for each in orders.items)
+
+
+def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[tuple[Source, int], ...]]:
+    waiting: list[tuple[Source, int]] = []
+    size = 0
+    for source in sources:
+        for number, group in enumerate(source.footer.row_groups):
+            if not group.rows:
+                continue
+            mine = group.uncompressed
+            if waiting and size + mine > row_group_bytes:
+                yield tuple(waiting)
+                waiting, size = [], 0
+            waiting.append((source, number))
+            size += mine
+    if waiting:
+        yield tuple(waiting)
+
+
+# ---------------------------------------------------------------- writing
+
+
+class _Writer:
+    def __init__(self, plan: Plan, sink: IO[bytes]) -> None:
+        self.plan, self.sink, self.place = plan, sink, 0
+        self.stitched = Stitched(plan.rows)
+        self.groups: list[RowGroup] = []
+        self.indexes: list[tuple[Chunk, bytes | None, bytes | None]] = []
+
+    def write(self, data: Any) -> None:
+        self.sink.write(data)
+        self.place += len(data)
+
+    def row_group(self, group: Sequence[tuple[Source, int]]) -> None:
+        chunks = []
+        rows = sum(source.footer.row_groups[number].rows for source, number in group)
+        for place, leaf in enumerate(self.plan.leaves):
+            pieces = [
+                piece(
+                    source.data,
+                    source.footer.row_groups[number].chunks[place],
+                    source.leaves[place],
+                    source.footer.row_groups[number].rows,
+                    ordered=source.ordered[place],
+                )
+                for source, number in group
+            ]
+            column = Column(leaf, pieces)
+            made = column_of(column, [(source.data, number) for source, number in group])
+            name = ".".join(leaf.path)
+            log.debug("%s: %s (%s)", name, made.strategy, made.reason)
+            self.stitched.choices.append(Choice(name, made.strategy, made.reason))
+            chunks.append(self._chunk(column, made))
+        sorting = {repr(source.footer.row_groups[number].sorted_by) for source, number in group}
+        only = group[0][0].footer.row_groups[group[0][1]].sorted_by if len(group) == 1 and len(sorting) == 1 else None
+        self.groups.append(RowGroup(rows, chunks, only))
+
+    def _chunk(self, column: Column, made: NewColumn) -> Chunk:
+        begins = self.place
+        uncompressed = 0
+        counted: dict[tuple[int, int], int] = {}
+        copied = {id(new): old for old, new in made.copied}
+        if made.dictionary is not None:
+            uncompressed += self._page(made.dictionary)
+            counted[DICTIONARY, made.dictionary.encoding] = 1
+        data_page = self.place
+        locations: list[PageLocation] = []
+        first_row: int | None = 0
+        for new in made.pages:
+            start = self.place
+            uncompressed += self._page(new.page)
+            if id(new.page) in copied and new.page.data is copied[id(new.page)].data:
+                self.stitched.copies.append((new.page.data, self.place - len(new.page.data)))
+            kind = new.page.kind, new.page.encoding
+            counted[kind] = counted.get(kind, 0) + 1
+            if first_row is not None:
+                locations.append(PageLocation(start, self.place - start, first_row))
+                first_row = None if new.rows is None else first_row + new.rows
+        has_rows = len(locations) == len(made.pages)
+        encodings = {RLE} if column.leaf.definition or column.leaf.repetition else set()
+        chunk = Chunk(
+            column.leaf.physical,
+            made.codec,
+            sum(new.page.values for new in made.pages),
+            self.place - begins,
+            uncompressed,
+            data_page,
+            None if made.dictionary is None else begins,
+            tuple(sorted(encodings | {encoding for _, encoding in counted})),
+            tuple((kind, encoding, count) for (kind, encoding), count in counted.items()),
+            column.known,
+            sizes=merged_sizes([each.chunk.sizes for each in column.pieces]),
+        )
+        offsets = offset_index_bytes(locations) if has_rows and locations else None
+        self.indexes.append((chunk, _column_index(column, made) if offsets else None, offsets))
+        return chunk
+
+    def _page(self, page: Page) -> int:
+        """Write a page; returns what it takes when it is not compressed."""
+        header = header_of(page)
+        self.write(header)
+        self.write(page.data)
+        return len(header) + page.uncompressed
+
+    def finish(self, metadata: Mapping[bytes, bytes]) -> None:
+        for chunk, index, _ in self.indexes:
+            if index is not None:
+                chunk.column_index = (self.place, len(index))
+                self.write(index)
+        for chunk, _, offsets in self.indexes:
+            if offsets is not None:
+                chunk.offset_index = (self.place, len(offsets))
+                self.write(offsets)
+        footer = Footer(2, self.plan.schema, self.groups, metadata, CREATED_BY, self.plan.column_orders)
+        self.write(footer_bytes(footer, [leaf.path for leaf in self.plan.leaves]))
+
+
+def _column_index(column: Column, made: NewColumn) -> bytes | None:
+    """None if something is not known about some page."""
+    order = column.leaf.order
+    if order is None:
+        return None
+    is_null = [is_all_null(new.known, new.page.values) for new in made.pages]
+    known: list[Statistics] = []
+    for new, empty in zip(made.pages, is_null, strict=True):
+        if not empty and (new.known.low is None or new.known.high is None):
+            return None
+        known.append(Statistics(nulls=new.known.nulls) if empty else new.known)
+    return column_index_bytes(known, is_null, boundary_order(known, order))
+
+
+def write(plan: Plan, metadata: Mapping[bytes, bytes], sink: IO[bytes]) -> Stitched:
+    """Write one file of all rows, in their order. Raises CannotStitch if it turns out that it cannot be done."""
+    writer = _Writer(plan, sink)
+    writer.write(MAGIC)
+    try:
+        for group in plan.groups:
+            writer.row_group(group)
+    except (ThriftInvalid, pyarrow.ArrowException, OSError, ValueError) as problem:
+        raise CannotStitch(" ".join(str(problem).split())) from problem
+    writer.finish(metadata)
+    return writer.stitched

@@ -1,0 +1,50 @@
+"""Strategy B: a dictionary that lists every value once, in the order of the rows, is the column itself.
+
+Writers that encode everything by dictionary make such chunks of ids and other unique values. The compressed bytes of
+the dictionary become the values of a data page as they are: a page of the second kind, whose levels are not compressed.
+"""
+
+import numpy
+
+from compaction_platform.lake.parquet_format.footer import Statistics
+from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page
+from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage, Piece
+from compaction_platform.lake.stitch.raw import copy_page, copy_pages
+
+
+def is_identity(column: Column, each: Piece) -> bool:
+    """Whether the coded pages of a chunk come first and have the entries of its dictionary one after the other."""
+    if column.leaf.repetition or each.chunk.codec != column.codec or not each.taken:
+        return False
+    present = sum(taken.present for taken in each.taken)
+    if present != each.entries or not all(page.uses_dictionary for page in each.pages[: len(each.taken)]):
+        return False
+    first = each.taken[0].first
+    return bool((column.indices[first : first + present] == numpy.arange(present)).all())
+
+
+def add_dictionary_as_page(made: NewColumn, column: Column, each: Piece) -> None:
+    """The dictionary of a chunk as the page of values that it is, and the chunk's other pages as they are."""
+    if each.dictionary is None:
+        raise AssertionError("asked for a chunk without a dictionary")
+    levels = column.merged_definitions(each.taken)
+    count = sum(taken.page.values for taken in each.taken)
+    data = memoryview(b"".join((levels, each.dictionary.data)))
+    page = Page(DATA_V2, count, PLAIN, len(levels) + each.dictionary.uncompressed, data)
+    page.nulls, page.rows, page.definitions = count - each.entries, count, len(levels)
+    page.is_compressed = column.codec != 0
+    known = Statistics(each.known.low, each.known.high, nulls=page.nulls)
+    made.pages.append(NewPage(page, known, count))
+    for rest in each.pages[len(each.taken) :]:
+        copy_page(made, column, each, rest)
+
+
+def dissolved(column: Column, reason: str) -> NewColumn:
+    """A column of which every chunk has no dictionary, or one that is the values."""
+    made = NewColumn("identity", reason, column.codec, [])
+    for each in column.pieces:
+        if each.uses_dictionary:
+            add_dictionary_as_page(made, column, each)
+        else:
+            copy_pages(made, column, each)
+    return made

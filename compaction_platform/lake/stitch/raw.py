@@ -1,0 +1,24 @@
+"""Strategy A: a chunk without a dictionary is a run of pages that need nothing else. They are copied."""
+
+from compaction_platform.lake.parquet_format.pages import Page
+from compaction_platform.lake.stitch.column import Column, NewColumn, Piece
+
+
+def copied(column: Column, reason: str) -> NewColumn:
+    """All pages, one after the other. A lone chunk keeps its dictionary."""
+    lone = column.pieces[0].dictionary if len(column.pieces) == 1 else None
+    made = NewColumn("raw", reason, column.codec, [], lone if column.pieces[0].uses_dictionary else None)
+    for each in column.pieces:
+        copy_pages(made, column, each)
+    return made
+
+
+def copy_pages(made: NewColumn, column: Column, each: Piece) -> None:
+    for page in each.pages:
+        copy_page(made, column, each, page)
+
+
+def copy_page(made: NewColumn, column: Column, each: Piece, page: Page) -> None:
+    new = column.copied(each, page)
+    made.pages.append(new)
+    made.copied.append((page, new.page))

@@ -1,0 +1,73 @@
+"""Small numbers as Parquet packs them: definition and repetition levels, and indices into a dictionary."""
+
+from functools import cache
+from typing import Any
+
+import numpy
+
+from compaction_platform.lake.parquet_format.thrift import varint
+
+Array = numpy.ndarray[Any, Any]
+_WORTH_A_RUN = 64  # this often the same, and it is said once
+
+
+@cache
+def constant(level: int, count: int) -> bytes:
+    """The same level so many times. Levels are small: each takes one byte."""
+    return varint(count << 1) + bytes([level])
+
+
+def packed_levels(levels: Array, largest: int) -> bytes:
+    """Levels in as few bytes as is cheap: long runs are said once, the rest is packed."""
+    width = largest.bit_length()
+    edges = numpy.flatnonzero(levels[1:] != levels[:-1]) + 1
+    starts = numpy.concatenate(([0], edges))
+    lengths = numpy.diff(numpy.concatenate((starts, [len(levels)])))
+    out = bytearray()
+    done = 0
+    for number in numpy.flatnonzero(lengths >= _WORTH_A_RUN):
+        start, length = int(starts[number]), int(lengths[number])
+        begins = start + (done - start) % 8  # what is packed before it comes in eights
+        length -= begins - start
+        if begins > done:
+            out += _packed(levels[done:begins], width)
+        out += varint(length << 1) + bytes([int(levels[start])])
+        done = begins + length
+    if done < len(levels):
+        out += _packed(levels[done:], width)
+    return bytes(out)
+
+
+def packed_indices(indices: Array, entries: int, *, in_bytes: bool) -> bytes:
+    """Indices into a dictionary as a page has them, the byte with their width first. In whole bytes they are quick to
+    write and compress well; where nothing compresses well afterwards, they take no more bits than they need."""
+    bits = max(1, (entries - 1).bit_length())
+    if entries == 1:
+        return bytes([bits]) + varint(len(indices) << 1) + b"\0"
+    if not in_bytes:
+        return bytes([bits]) + _packed(indices, bits)
+    width = -(-bits // 8)
+    return bytes([width * 8]) + _header(len(indices)) + _padded(_low_bytes(indices, width), len(indices), width)
+
+
+def _header(count: int) -> bytes:
+    return varint(-(-count // 8) << 1 | 1)
+
+
+def _low_bytes(numbers: Array, width: int) -> bytes:
+    if width == 3:
+        return numpy.ascontiguousarray(numbers.astype("<u4").view("u1").reshape(-1, 4)[:, :3]).tobytes()
+    return numbers.astype(f"<u{width}").tobytes()
+
+
+def _padded(data: bytes, count: int, width: int) -> bytes:
+    return data + bytes(-count % 8 * width)
+
+
+def _packed(numbers: Array, width: int) -> bytes:
+    """One run of numbers of that many bits each, the last eight filled up with zeros."""
+    whole = "<u1" if width <= 8 else "<u4"
+    cells = numpy.ascontiguousarray(numbers.astype(whole)).view("u1").reshape(len(numbers), -1)
+    bits = numpy.unpackbits(cells, axis=1, bitorder="little")[:, :width]
+    packed = numpy.packbits(bits.reshape(-1), bitorder="little").tobytes()
+    return _header(len(numbers)) + packed.ljust(-(-len(numbers) // 8) * width, b"\0")
