@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow
 
 from compaction_platform.compact import concat
-from compaction_platform.compact.engines import digest_of, read_back
 from compaction_platform.compact.inputs import UNREADABLE, Input
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import ROWS_KEY
+from compaction_platform.compact.written import digest_of, read_back
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 
 

@@ -16,10 +16,10 @@ from compaction_platform.compact.inputs import Input, Unusable
 from compaction_platform.lake.parquet_format.thrift import (
     BINARY,
     I16,
+    I32,
     I64,
     LIST,
     STRUCT,
-    I32,
     ListOf,
     Struct,
     ThriftInvalid,

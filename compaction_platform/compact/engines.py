@@ -1,39 +1,25 @@
-"""The inputs of a bin become one file that is proved to hold their rows: by copying, by writing anew, or sorted.
+"""The inputs of a bin become one file that is proved to hold their rows: by copying, by joining pages, by writing anew,
+or sorted.
 
 An engine writes into a file that nobody sees yet and compares what is in it with what was read.
 """
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact import concat
+from compaction_platform.compact import concat, stitching
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described, lineage
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
+from compaction_platform.compact.written import Verify, Written, digest_of, mapped, read_back, require
+from compaction_platform.lake.fingerprint import AnyOrder, InOrder
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import is_sorted, sorted_row_groups
-
-Engine = Literal["concat", "re-encode", "sort", "none"]
-Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them
-NOTHING_CHANGED = "Nothing was published and nothing was removed."
-
-
-class OutputDiffers(CompactionError):
-    """What was written is not what was read. It was not published, and nothing was removed."""
-
-
-@dataclass(frozen=True)
-class Written:
-    rows: int
-    engine: Engine
-    reason: str
+from compaction_platform.lake.stitch.errors import CannotStitch
 
 
 def write(
@@ -46,25 +32,12 @@ def write(
     why_not = concat.why_not(inputs)
     if why_not is None:
         return _concat(inputs, metadata, sink, verify)
-    return _reencode(inputs, unified.schema, encoding, metadata, sink, why_not)
-
-
-def mapped(spool: IO[bytes]) -> pyarrow.Buffer:
-    """What was written, without holding it in memory."""
-    spool.flush()
-    return pyarrow.memory_map(spool.name).read_buffer()
-
-
-def digest_of(rows: Fingerprint) -> bytes:
-    """What a compacted file says about its rows, so that they can be proved again later."""
-    return json.dumps({"rows": rows.rows, "in_order": rows.digest}).encode()
-
-
-def read_back(output: Input, schema: pyarrow.Schema | None = None) -> Fingerprint:
-    digest = InOrder(schema or output.schema)
-    for batch in output.decoded():
-        digest.update(batch if schema is None else fitted(batch, schema))
-    return digest.finish()
+    try:
+        return stitching.write(inputs, unified, encoding, metadata, sink, verify)
+    except CannotStitch as cannot:
+        sink.seek(0)
+        sink.truncate()
+        return _reencode(inputs, unified.schema, encoding, metadata, sink, f"{why_not}; not stitched: {cannot}")
 
 
 def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes], verify: Verify) -> Written:
@@ -73,8 +46,8 @@ def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[byte
     kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
     chunks = concat.write(inputs, {**kept, **metadata, ROWS_KEY: said}, sink)
     output = mapped(sink)
-    _require(not concat.differences(chunks, output), "bytes")
-    _require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == rows, "rows")
+    require(not concat.differences(chunks, output), "bytes")
+    require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == rows, "rows")
     return Written(rows, "concat", "row groups are large already")
 
 
@@ -115,7 +88,7 @@ def _reencode(
         output.write(digested())
         expected = digest.finish()
         output.describe({**metadata, ROWS_KEY: digest_of(expected)})
-    _require(read_back(Input(inputs[0].file, mapped(sink)), schema) == expected, "rows, in their order,")
+    require(read_back(Input(inputs[0].file, mapped(sink)), schema) == expected, "rows, in their order,")
     return Written(expected.rows, "re-encode", reason)
 
 
@@ -140,8 +113,8 @@ def _sort(
     for batch in again.decoded():
         found.update(fitted(batch, schema))
         keys.append(batch.select(encoding.sort_by))
-    _require(found.finish() == expected.finish(), "rows")
-    _require(is_sorted(keys), "rows, sorted,")
+    require(found.finish() == expected.finish(), "rows")
+    require(is_sorted(keys), "rows, sorted,")
     return Written(found.finish().rows, "sort", f"sorted by {', '.join(encoding.sort_by)}")
 
 
@@ -165,8 +138,3 @@ def _description(each: Input, unified: Unified) -> dict[str, Any]:
             for name, value in own.items()
         }
     return described_as
-
-
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise OutputDiffers(f"the {what} that were written are not those that were read. {NOTHING_CHANGED}")

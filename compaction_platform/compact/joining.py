@@ -13,9 +13,9 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.compact import engines
-from compaction_platform.compact.engines import Verify, Written
 from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable
 from compaction_platform.compact.schemas import Unified, fitted
+from compaction_platform.compact.written import Verify, Written, mapped
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.parquet_output import Encoding
 
@@ -70,7 +70,7 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
                 )
                 set_aside = {**set_aside, **bad, **apart}
                 continue
-            if how.exactly and _is_changed(usable[0], engines.mapped(spool)):
+            if how.exactly and _is_changed(usable[0], mapped(spool)):
                 set_aside = {**set_aside, **{each.file.key: CHANGED for each in usable}}
                 usable = []
                 break

@@ -13,13 +13,13 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.engines import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.compact.inputs import fetch
 from compaction_platform.compact.joining import How, joined
 from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import MB, Bin
 from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
+from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects

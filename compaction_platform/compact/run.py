@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from compaction_platform.compact import reconcile
-from compaction_platform.compact.engines import Verify
 from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, empty_trash
@@ -20,6 +19,7 @@ from compaction_platform.compact.reconcile import needs_a_clock
 from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
+from compaction_platform.compact.written import Verify
 from compaction_platform.lake.file_sizes import Sizes
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding

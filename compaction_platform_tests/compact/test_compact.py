@@ -21,9 +21,9 @@ from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import LATER, MB, YOUNG, Policy
+from compaction_platform.lake.parquet_format.thrift import serialize
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
-from compaction_platform.lake.parquet_format.thrift import serialize
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
 pytestmark = pytest.mark.unit
@@ -89,7 +89,7 @@ def test_outputs_are_well_made(yard: Yard) -> None:
     numbers = numpy.arange(40_000)
     for number in range(4):
         table = pyarrow.table({"unique": numbers + number * 40_000, "few": [f"k{value % 5}" for value in numbers]})
-        yard.put(f"{number}.parquet", table, compression="snappy", row_group_size=1000)
+        yard.put(f"{number}.parquet", table, compression="zstd", row_group_size=1000)
     yard.compact()
     (output,) = yard.outputs()
     metadata = yard.metadata(output)

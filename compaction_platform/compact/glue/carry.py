@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction_platform.compact.engines import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.compact.glue.manifest import OutputFile
 from compaction_platform.compact.glue.plan import copied_name, version_digest
 from compaction_platform.compact.inputs import UNREADABLE, Input, fetch
@@ -21,6 +20,7 @@ from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import OutputUnreadable, footer_of, inputs_told
 from compaction_platform.compact.plan import MB, Bin
 from compaction_platform.compact.rewrite import MOST_IN_MEMORY, same_rows
+from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectChanged, ObjectExists, ObjectMissing, Objects
 

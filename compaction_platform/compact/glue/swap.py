@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from compaction_platform.compact.engines import OutputDiffers
 from compaction_platform.compact.glue.catalog import CatalogRefused, GlueCatalog, GluePartition, GlueTable
 from compaction_platform.compact.glue.manifest import MANIFEST, SWAPPED, File, Manifest, OutputFile, read_manifest
 from compaction_platform.compact.glue.places import Places
 from compaction_platform.compact.glue.plan import Found, absorbed, place_of
 from compaction_platform.compact.glue.table import Surveyed
+from compaction_platform.compact.written import OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectExists, ObjectMissing
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from compaction_platform.lake.parquet_format.thrift import (
     BINARY,
+    FALSE,
     I16,
     I32,
     I64,
@@ -17,6 +18,7 @@ from compaction_platform.lake.parquet_format.thrift import (
     ThriftInvalid,
     parse_field,
     parse_value,
+    parse_varint,
     serialize,
     zigzag,
 )
@@ -103,10 +105,13 @@ class Footer:
 
 
 class FooterReader:
-    """Reads footers that have much in common: a schema that was seen before is not read again."""
+    """Reads footers that have much in common: what was there before, byte for byte, is not read again. (Thrift's values
+    say where they end: bytes that begin like a whole value are that value.)"""
 
     def __init__(self) -> None:
         self._schema = b""
+        self._heads: dict[int, tuple[bytes, int, int]] = {}  # of columns: type, encodings, path, codec
+        self._counts: dict[int, bytes] = {}  # of columns: how many pages of each kind there are
 
     def read(self, data: Any) -> Footer:
         """The footer of a file. Raises ThriftInvalid; also for one that is encrypted, or keeps columns elsewhere."""
@@ -114,7 +119,10 @@ class FooterReader:
         length = int.from_bytes(view[-8:-4], "little")
         if bytes(view[-4:]) != MAGIC or not 0 < length <= len(view) - 12:
             raise ThriftInvalid("it has no footer, or one that is encrypted")
-        return self._footer(bytes(view[-8 - length : -8]))
+        try:
+            return self._footer(bytes(view[-8 - length : -8]))
+        except (IndexError, KeyError, TypeError, AttributeError) as lacking:
+            raise ThriftInvalid("its footer is cut off, or lacks a field") from lacking
 
     def _footer(self, data: bytes) -> Footer:
         place = number = 0
@@ -124,13 +132,15 @@ class FooterReader:
             if not kind:
                 break
             begins = place
-            if number == _SCHEMA and self._schema and data.startswith(self._schema, place):
+            if number == _ROW_GROUPS and kind == LIST:
+                found[number], place = self._row_groups(data, place)
+            elif number == _SCHEMA and self._schema and data.startswith(self._schema, place):
                 place += len(self._schema)
+                found[number] = self._schema
             else:
-                value, place = (None, place) if kind in (1, 2) else parse_value(data, kind, place)
-                found[number] = value
-            if number in (_SCHEMA, _COLUMN_ORDERS):
-                found[number] = data[begins:place]
+                found[number], place = _value_of(data, kind, place)
+                if number in (_SCHEMA, _COLUMN_ORDERS):
+                    found[number] = data[begins:place]
         if _ENCRYPTION in found or _SCHEMA not in found or _ROW_GROUPS not in found:
             raise ThriftInvalid("its footer says nothing about rows, or is encrypted")
         self._schema = found[_SCHEMA]
@@ -138,44 +148,101 @@ class FooterReader:
         return Footer(
             found.get(_VERSION, 1),
             self._schema,
-            [_row_group(each) for each in found[_ROW_GROUPS].items],
+            found[_ROW_GROUPS],
             {each.get_value(1, b""): each.get_value(2, b"") for each in pairs.items} if pairs else {},
             found.get(_CREATED_BY, b""),
             found.get(_COLUMN_ORDERS, b""),
         )
 
+    def _row_groups(self, data: bytes, place: int) -> tuple[list[RowGroup], int]:
+        size, place = _list_size(data, place)
+        groups = []
+        for _ in range(size):
+            number = 0
+            chunks: list[Chunk] | None = None
+            told: dict[int, Any] = {}
+            while True:
+                number, kind, place = parse_field(data, place, number)
+                if not kind:
+                    break
+                if number == 1 and kind == LIST:
+                    chunks, place = self._chunks(data, place)
+                else:
+                    told[number], place = _value_of(data, kind, place)
+            if chunks is None:
+                raise ThriftInvalid("a row group has no columns")
+            groups.append(RowGroup(_number(told.get(3)), chunks, told.get(4)))
+        return groups, place
 
-def _row_group(group: Struct) -> RowGroup:
-    return RowGroup(
-        _number(group.get_value(3)), [_chunk(each) for each in group.get_value(1).items], group.get_value(4)
-    )
+    def _chunks(self, data: bytes, place: int) -> tuple[list[Chunk], int]:
+        size, place = _list_size(data, place)
+        chunks = []
+        for column in range(size):
+            number = 0
+            chunk: Chunk | None = None
+            told: dict[int, Any] = {}
+            while True:
+                number, kind, place = parse_field(data, place, number)
+                if not kind:
+                    break
+                if number == 3 and kind == STRUCT:
+                    chunk, place = self._chunk(data, place, column)
+                else:
+                    told[number], place = _value_of(data, kind, place)
+            if chunk is None or 1 in told or 8 in told:
+                raise ThriftInvalid("a column is encrypted, or in another file")
+            if 4 in told and 5 in told:
+                chunk.offset_index = (told[4], told[5])
+            if 6 in told and 7 in told:
+                chunk.column_index = (told[6], told[7])
+            chunks.append(chunk)
+        return chunks, place
+
+    def _chunk(self, data: bytes, place: int, column: int) -> tuple[Chunk, int]:
+        told: dict[int, Any] = {}
+        number = 0
+        head, physical, codec = self._heads.get(column, (b"", 0, 0))
+        begins = place
+        if head and data.startswith(head, place):
+            number, place, told[1], told[4] = 4, place + len(head), physical, codec
+        while True:
+            number, kind, place = parse_field(data, place, number)
+            if not kind:
+                break
+            counts = self._counts.get(column)
+            if number == 13 and counts and data.startswith(counts, place):
+                place += len(counts)
+                continue
+            start = place
+            told[number], place = _value_of(data, kind, place)
+            if number == 4 and told.keys() == {1, 2, 3, 4}:
+                self._heads[column] = (data[begins:place], told[1], told[4])
+            elif number == 13:
+                self._counts[column] = data[start:place]
+        values, uncompressed, compressed, data_page = (_number(told[field]) for field in (5, 6, 7, 9))
+        dictionary_page = told.get(11) or None
+        chunk = Chunk(told[1], told[4], values, compressed, uncompressed, data_page, dictionary_page)
+        _tell(chunk, told.get(12))
+        if lengths := told.get(16):
+            lists = (lengths.get_value(number) for number in (2, 3))
+            chunk.sizes = Sizes(lengths.get_value(1), *(each.items if each else None for each in lists))
+        return chunk, place
 
 
-def _chunk(column: Struct) -> Chunk:
-    meta: Struct | None = column.get_value(3)
-    if 1 in column or 8 in column or meta is None:
-        raise ThriftInvalid("a column is encrypted, or in another file")
-    try:
-        chunk = Chunk(
-            meta[1][1],
-            meta[4][1],
-            _number(meta[5][1]),
-            _number(meta[7][1]),
-            _number(meta[6][1]),
-            _number(meta[9][1]),
-            meta.get_value(11) or None,
-        )
-        _tell(chunk, meta.get_value(12))
-        if sizes := meta.get_value(16):
-            lists = (sizes.get_value(number) for number in (2, 3))
-            chunk.sizes = Sizes(sizes.get_value(1), *(each.items if each else None for each in lists))
-        if 4 in column and 5 in column:
-            chunk.offset_index = (column[4][1], column[5][1])
-        if 6 in column and 7 in column:
-            chunk.column_index = (column[6][1], column[7][1])
-    except KeyError as missing:
-        raise ThriftInvalid(f"a column lacks its field {missing}") from missing
-    return chunk
+def _value_of(data: bytes, kind: int, place: int) -> tuple[Any, int]:
+    """A field's value. Truth values are in their field's head."""
+    return (kind == TRUE, place) if kind <= FALSE else parse_value(data, kind, place)
+
+
+def _list_size(data: bytes, place: int) -> tuple[int, int]:
+    """How many structures a list has, and where the first begins."""
+    size, kind = data[place] >> 4, data[place] & 0x0F
+    place += 1
+    if size == 15:
+        size, place = parse_varint(data, place)
+    if kind != STRUCT or size > len(data) - place:
+        raise ThriftInvalid("a list is not what it should be")
+    return size, place
 
 
 def _number(value: Any) -> int:

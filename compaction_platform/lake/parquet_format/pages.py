@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from compaction_platform.lake.parquet_format.footer import Chunk
 from compaction_platform.lake.parquet_format.thrift import Struct, ThriftInvalid, parse, varint, zigzag
@@ -38,6 +39,16 @@ class Page:
     @property
     def uses_dictionary(self) -> bool:
         return self.encoding in (PLAIN_DICTIONARY, RLE_DICTIONARY)
+
+    @property
+    def is_data(self) -> bool:
+        return self.kind != DICTIONARY
+
+    @property
+    def header(self) -> tuple[Any, ...]:
+        """All that tells how its bytes are to be read."""
+        told = (self.kind, self.values, self.encoding, self.uncompressed, self.level_encodings, self.is_compressed)
+        return (*told, self.nulls, self.rows, self.definitions, self.repetitions)
 
 
 def pages_of(data: memoryview, chunk: Chunk) -> Iterator[Page]:

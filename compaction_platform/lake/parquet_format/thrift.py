@@ -47,26 +47,44 @@ class MapOf:
 
 def parse(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
     """The structure that begins there, and where it ends. Bytes are read faster than a view of them."""
-    return _whole(_struct, data if isinstance(data, bytes) else memoryview(data).cast("B"), start)
+    try:
+        return _struct(data if isinstance(data, bytes) else memoryview(data).cast("B"), start, 0)
+    except (IndexError, struct.error) as cut_off:
+        raise ThriftInvalid("the structure is cut off") from cut_off
 
 
 def parse_value(data: bytes | memoryview, kind: int, start: int) -> tuple[Any, int]:
     """One value of that kind, and where it ends."""
-    return _whole(lambda data, place, depth: _value(data, place, kind, depth), data, start)
+    try:
+        return _value(data, start, kind, 0)
+    except (IndexError, struct.error) as cut_off:
+        raise ThriftInvalid("the structure is cut off") from cut_off
 
 
 def parse_field(data: bytes, place: int, number: int) -> tuple[int, int, int]:
-    """The number and the kind of the field that begins there, after another, and where its value begins. 0: the end."""
-    try:
-        head = data[place]
-        if head > 15:
-            return number + (head >> 4), head & 15, place + 1
-        if not head:
-            return 0, 0, place + 1
-        number, place = _zigzag(data, place + 1)
-        return number, head, place
-    except IndexError as cut_off:
-        raise ThriftInvalid("the structure is cut off") from cut_off
+    """The number and the kind of the field that begins there, after another, and where its value begins. Kind 0
+    is the end. Raises IndexError where bytes end."""
+    head = data[place]
+    if head > 15:
+        return number + (head >> 4), head & 15, place + 1
+    if not head:
+        return 0, 0, place + 1
+    number, place = _zigzag(data, place + 1)
+    return number, head, place
+
+
+def parse_varint(data: Any, place: int) -> tuple[int, int]:
+    """A number without sign, and where it ends."""
+    result = shift = 0
+    while True:
+        byte = data[place]
+        place += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, place
+        shift += 7
+        if shift > LONGEST_NUMBER:
+            raise ThriftInvalid("a number is too long")
 
 
 def serialize(value: Struct) -> bytes:
@@ -76,6 +94,8 @@ def serialize(value: Struct) -> bytes:
 
 
 def varint(value: int) -> bytes:
+    if value < len(_SHORT):
+        return _SHORT[value]
     out = bytearray()
     _varint(out, value)
     return bytes(out)
@@ -86,14 +106,6 @@ def zigzag(value: int) -> bytes:
 
 
 # ---------------------------------------------------------------- reading
-
-
-def _whole(read: Any, data: Any, start: int) -> tuple[Any, int]:
-    try:
-        found: tuple[Any, int] = read(data, start, 0)
-    except (IndexError, struct.error) as cut_off:
-        raise ThriftInvalid("the structure is cut off") from cut_off
-    return found
 
 
 def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
@@ -112,13 +124,13 @@ def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
             value = data[place]
             place += 1
             if value > 0x7F:
-                value, place = _varint_from(data, place - 1)
+                value, place = parse_varint(data, place - 1)
             found[number] = (kind, (value >> 1) ^ -(value & 1))
         elif kind == BINARY:
             length = data[place]
             place += 1
             if length > 0x7F:
-                length, place = _varint_from(data, place - 1)
+                length, place = parse_varint(data, place - 1)
             if length > len(data) - place:
                 raise ThriftInvalid("the structure is cut off")
             found[number] = (BINARY, bytes(data[place : place + length]))
@@ -139,7 +151,7 @@ def _value(data: Any, place: int, kind: int, depth: int) -> tuple[Any, int]:
     if kind in (LIST, SET):
         return _list(data, place, depth)
     if kind == BINARY:
-        length, place = _varint_from(data, place)
+        length, place = parse_varint(data, place)
         return _take(data, place, length), place + length
     if kind == MAP:
         return _map(data, place, depth)
@@ -156,7 +168,7 @@ def _list(data: Any, place: int, depth: int) -> tuple[ListOf, int]:
     size, kind = data[place] >> 4, data[place] & 0x0F
     place += 1
     if size == 15:
-        size, place = _varint_from(data, place)
+        size, place = parse_varint(data, place)
     if size > len(data) - place:  # every item takes a byte at least
         raise ThriftInvalid("a list claims more items than there are bytes")
     items = []
@@ -167,7 +179,7 @@ def _list(data: Any, place: int, depth: int) -> tuple[ListOf, int]:
 
 
 def _map(data: Any, place: int, depth: int) -> tuple[MapOf, int]:
-    size, place = _varint_from(data, place)
+    size, place = parse_varint(data, place)
     if size > len(data) - place:
         raise ThriftInvalid("a map claims more items than there are bytes")
     key = value = 0
@@ -187,21 +199,8 @@ def _take(data: Any, place: int, length: int) -> bytes:
     return bytes(data[place : place + length])
 
 
-def _varint_from(data: Any, place: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        byte = data[place]
-        place += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, place
-        shift += 7
-        if shift > LONGEST_NUMBER:
-            raise ThriftInvalid("a number is too long")
-
-
 def _zigzag(data: Any, place: int) -> tuple[int, int]:
-    value, place = _varint_from(data, place)
+    value, place = parse_varint(data, place)
     return (value >> 1) ^ -(value & 1), place
 
 
@@ -257,3 +256,10 @@ def _write(out: bytearray, kind: int, value: Any) -> None:
         out.append(value)
     else:
         out.append(TRUE if value else FALSE)
+
+
+def _short(value: int) -> bytes:
+    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80, value >> 7])
+
+
+_SHORT = [_short(value) for value in range(1 << 14)]

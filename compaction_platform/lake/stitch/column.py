@@ -83,7 +83,6 @@ class NewColumn:
     codec: int
     pages: list[NewPage]
     dictionary: Page | None = None
-    copied: list[tuple[Page, Page]] = field(default_factory=list)  # in what order pages were copied: from, as
 
 
 Run = list[tuple[Piece, Taken]]

@@ -52,7 +52,7 @@ def unified(column: Column, entries: pyarrow.Array, positions: Array, reason: st
     made = NewColumn("dictionary", reason, column.codec, [], _dictionary_page(column, entries, distinct))
     indices = positions
     if len(distinct) < len(entries):
-        indices = encoded.indices.to_numpy(zero_copy_only=False)[positions]
+        indices = values.as_numpy(encoded.indices)[positions]
     in_bytes = column.codec in _ENTROPY_CODED
     for some in column.runs():
         if isinstance(some, list):

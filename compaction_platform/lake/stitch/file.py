@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow
@@ -20,7 +20,7 @@ from compaction_platform.lake.parquet_format.footer import (
     offset_index_bytes,
 )
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, RLE, Page, header_of
-from compaction_platform.lake.parquet_format.schema import Leaf, elements_of, leaves_of, schema_bytes, with_nulls
+from compaction_platform.lake.parquet_format.schema import INT96, Leaf, elements_of, leaves_of, schema_bytes, with_nulls
 from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
 from compaction_platform.lake.stitch.choose import column_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, Strategy, piece
@@ -30,7 +30,8 @@ from compaction_platform.lake.stitch.statistics import boundary_order, is_all_nu
 log = logging.getLogger(__name__)
 
 FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
-CREATED_BY = b"compaction_platform version 1.0.0 (stitch)"
+WRITTEN_AT_ONCE = 1 << 20
+CREATED_BY = b"compaction_platform version 0.1.0 (build stitch)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,13 @@ class Plan:
     column_orders: bytes
 
     @property
+    def created_by(self) -> bytes:
+        """Readers look at who has written INT96 timestamps: that stays."""
+        writers = {source.footer.created_by for source in self.sources}
+        has_int96 = any(leaf.physical == INT96 for leaf in self.leaves)
+        return writers.pop() if has_int96 and len(writers) == 1 else CREATED_BY
+
+    @property
     def rows(self) -> int:
         return sum(source.footer.rows for source in self.sources)
 
@@ -65,13 +73,6 @@ class Choice:
     column: str
     strategy: Strategy
     reason: str
-
-
-@dataclass
-class Stitched:
-    rows: int
-    choices: list[Choice] = field(default_factory=list)
-    copies: list[tuple[memoryview, int]] = field(default_factory=list)  # bytes of inputs, and where they are now
 
 
 def planned(files: Sequence[Any], row_group_bytes: int) -> Plan:
@@ -151,18 +152,31 @@ def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[
 # ---------------------------------------------------------------- writing
 
 
-class _Writer:
+class Stitched:
+    """A file in the making: all rows, in their order. What its footer says besides can be said again, after it was
+    looked at."""
+
     def __init__(self, plan: Plan, sink: IO[bytes]) -> None:
         self.plan, self.sink, self.place = plan, sink, 0
-        self.stitched = Stitched(plan.rows)
-        self.groups: list[RowGroup] = []
-        self.indexes: list[tuple[Chunk, bytes | None, bytes | None]] = []
+        self.choices: list[Choice] = []
+        self._waiting: list[Any] = []
+        self._size = 0
+        self._groups: list[RowGroup] = []
+        self._indexes: list[tuple[Chunk, bytes | None, bytes | None]] = []
 
-    def write(self, data: Any) -> None:
-        self.sink.write(data)
+    def _write(self, data: Any) -> None:
+        """What is small waits for what comes behind it."""
+        self._waiting.append(data)
+        self._size += len(data)
         self.place += len(data)
+        if self._size >= WRITTEN_AT_ONCE:
+            self._flush()
 
-    def row_group(self, group: Sequence[tuple[Source, int]]) -> None:
+    def _flush(self) -> None:
+        self.sink.write(b"".join(self._waiting))
+        self._waiting, self._size = [], 0
+
+    def _row_group(self, group: Sequence[tuple[Source, int]]) -> None:
         chunks = []
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
         for place, leaf in enumerate(self.plan.leaves):
@@ -180,17 +194,17 @@ class _Writer:
             made = column_of(column, [(source.data, number) for source, number in group])
             name = ".".join(leaf.path)
             log.debug("%s: %s (%s)", name, made.strategy, made.reason)
-            self.stitched.choices.append(Choice(name, made.strategy, made.reason))
+            self.choices.append(Choice(name, made.strategy, made.reason))
             chunks.append(self._chunk(column, made))
-        sorting = {repr(source.footer.row_groups[number].sorted_by) for source, number in group}
-        only = group[0][0].footer.row_groups[group[0][1]].sorted_by if len(group) == 1 and len(sorting) == 1 else None
-        self.groups.append(RowGroup(rows, chunks, only))
+        first, number = group[0]
+        self._groups.append(
+            RowGroup(rows, chunks, first.footer.row_groups[number].sorted_by if len(group) == 1 else None)
+        )
 
     def _chunk(self, column: Column, made: NewColumn) -> Chunk:
         begins = self.place
         uncompressed = 0
         counted: dict[tuple[int, int], int] = {}
-        copied = {id(new): old for old, new in made.copied}
         if made.dictionary is not None:
             uncompressed += self._page(made.dictionary)
             counted[DICTIONARY, made.dictionary.encoding] = 1
@@ -200,8 +214,6 @@ class _Writer:
         for new in made.pages:
             start = self.place
             uncompressed += self._page(new.page)
-            if id(new.page) in copied and new.page.data is copied[id(new.page)].data:
-                self.stitched.copies.append((new.page.data, self.place - len(new.page.data)))
             kind = new.page.kind, new.page.encoding
             counted[kind] = counted.get(kind, 0) + 1
             if first_row is not None:
@@ -223,27 +235,51 @@ class _Writer:
             sizes=merged_sizes([each.chunk.sizes for each in column.pieces]),
         )
         offsets = offset_index_bytes(locations) if has_rows and locations else None
-        self.indexes.append((chunk, _column_index(column, made) if offsets else None, offsets))
+        self._indexes.append((chunk, _column_index(column, made) if offsets else None, offsets))
         return chunk
 
     def _page(self, page: Page) -> int:
         """Write a page; returns what it takes when it is not compressed."""
         header = header_of(page)
-        self.write(header)
-        self.write(page.data)
+        self._write(header)
+        self._write(page.data)
         return len(header) + page.uncompressed
 
-    def finish(self, metadata: Mapping[bytes, bytes]) -> None:
-        for chunk, index, _ in self.indexes:
+    def _finish(self) -> None:
+        for chunk, index, _ in self._indexes:
             if index is not None:
                 chunk.column_index = (self.place, len(index))
-                self.write(index)
-        for chunk, _, offsets in self.indexes:
+                self._write(index)
+        for chunk, _, offsets in self._indexes:
             if offsets is not None:
                 chunk.offset_index = (self.place, len(offsets))
-                self.write(offsets)
-        footer = Footer(2, self.plan.schema, self.groups, metadata, CREATED_BY, self.plan.column_orders)
-        self.write(footer_bytes(footer, [leaf.path for leaf in self.plan.leaves]))
+                self._write(offsets)
+        self._flush()
+
+    def describe(self, metadata: Mapping[bytes, bytes]) -> None:
+        """Write the footer, over the one that is there."""
+        self.sink.seek(self.place)
+        self.sink.truncate()
+        footer = Footer(
+            max(source.footer.version for source in self.plan.sources),
+            self.plan.schema,
+            self._groups,
+            metadata,
+            self.plan.created_by,
+            self.plan.column_orders,
+        )
+        self.sink.write(footer_bytes(footer, [leaf.path for leaf in self.plan.leaves]))
+        self.sink.flush()
+
+    def write(self) -> None:
+        """Raises CannotStitch if it turns out that it cannot be done."""
+        self._write(MAGIC)
+        try:
+            for group in self.plan.groups:
+                self._row_group(group)
+        except (ThriftInvalid, pyarrow.ArrowException, OSError, ValueError) as problem:
+            raise CannotStitch(" ".join(str(problem).split())) from problem
+        self._finish()
 
 
 def _column_index(column: Column, made: NewColumn) -> bytes | None:
@@ -260,14 +296,9 @@ def _column_index(column: Column, made: NewColumn) -> bytes | None:
     return column_index_bytes(known, is_null, boundary_order(known, order))
 
 
-def write(plan: Plan, metadata: Mapping[bytes, bytes], sink: IO[bytes]) -> Stitched:
-    """Write one file of all rows, in their order. Raises CannotStitch if it turns out that it cannot be done."""
-    writer = _Writer(plan, sink)
-    writer.write(MAGIC)
-    try:
-        for group in plan.groups:
-            writer.row_group(group)
-    except (ThriftInvalid, pyarrow.ArrowException, OSError, ValueError) as problem:
-        raise CannotStitch(" ".join(str(problem).split())) from problem
-    writer.finish(metadata)
-    return writer.stitched
+def written(plan: Plan, metadata: Mapping[bytes, bytes], sink: IO[bytes]) -> Stitched:
+    """One file by this plan. Raises CannotStitch if it turns out that it cannot be done."""
+    made = Stitched(plan, sink)
+    made.write()
+    made.describe(metadata)
+    return made

@@ -19,6 +19,4 @@ def copy_pages(made: NewColumn, column: Column, each: Piece) -> None:
 
 
 def copy_page(made: NewColumn, column: Column, each: Piece, page: Page) -> None:
-    new = column.copied(each, page)
-    made.pages.append(new)
-    made.copied.append((page, new.page))
+    made.pages.append(column.copied(each, page))

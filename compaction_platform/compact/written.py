@@ -1,0 +1,50 @@
+"""What an engine has written, and how it is compared with what was read."""
+
+import json
+from dataclasses import dataclass
+from typing import IO, Literal
+
+import pyarrow
+
+from compaction_platform.compact.inputs import Input
+from compaction_platform.compact.schemas import fitted
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.fingerprint import Fingerprint, InOrder
+
+Engine = Literal["concat", "stitch", "re-encode", "sort", "none"]
+Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them
+NOTHING_CHANGED = "Nothing was published and nothing was removed."
+
+
+class OutputDiffers(CompactionError):
+    """What was written is not what was read. It was not published, and nothing was removed."""
+
+
+@dataclass(frozen=True)
+class Written:
+    rows: int
+    engine: Engine
+    reason: str
+
+
+def mapped(spool: IO[bytes]) -> pyarrow.Buffer:
+    """What was written, without holding it in memory."""
+    spool.flush()
+    return pyarrow.memory_map(spool.name).read_buffer()
+
+
+def digest_of(rows: Fingerprint) -> bytes:
+    """What a compacted file says about its rows, so that they can be proved again later."""
+    return json.dumps({"rows": rows.rows, "in_order": rows.digest}).encode()
+
+
+def read_back(output: Input, schema: pyarrow.Schema | None = None) -> Fingerprint:
+    digest = InOrder(schema or output.schema)
+    for batch in output.decoded():
+        digest.update(batch if schema is None else fitted(batch, schema))
+    return digest.finish()
+
+
+def require(holds: bool, what: str) -> None:
+    if not holds:
+        raise OutputDiffers(f"the {what} that were written are not those that were read. {NOTHING_CHANGED}")
