@@ -16,6 +16,8 @@ from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
+from compaction_platform.lake.parquet_format.schema import elements_of, leaves_of
 from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
 
 FETCHES_AT_ONCE = 16
@@ -24,6 +26,9 @@ ROWS_PER_BATCH = 1 << 16
 BATCH_BYTES = 16 << 20
 LONG_VALUE = 32  # bytes, what is reckoned for one of a kind that may be of any length
 ENCRYPTED = b"PARE"
+
+
+_FOOTERS = FooterReader()
 
 
 class Unusable(CompactionError):
@@ -63,6 +68,11 @@ class Input:
     def has_int96(self) -> bool:
         return bool(int96_columns(self.metadata))
 
+    @cached_property
+    def footer(self) -> Footer:
+        """As the format has it; raises ThriftInvalid."""
+        return _FOOTERS.read(self.data)
+
     def decoded(self, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
         """All rows, every page with its checksum; of these columns, or of all."""
         rows = 0
@@ -72,6 +82,11 @@ class Input:
         claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
         if rows != claimed:
             raise Unusable(f"its row groups claim {claimed} rows, {rows} are there")
+
+    def row_groups(self, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
+        """The rows of these columns, every page with its checksum."""
+        for number in range(self.metadata.num_row_groups):
+            yield self._opened.read_row_group(number, columns=list(columns), use_threads=False)
 
     @property
     def _rows_per_batch(self) -> int:
@@ -85,6 +100,17 @@ class Input:
             self._judge_int96()
         if len(set(self.schema.names)) != len(self.schema.names):
             raise Unusable("two of its columns have the same name")
+        self._judge_names()
+
+    def _judge_names(self) -> None:
+        """A column's name is in the footer twice, and in both places without a checksum."""
+        try:
+            told = {chunk.path for group in self.footer.row_groups for chunk in group.chunks}
+        except ThriftInvalid:
+            return  # nothing is known about it here; Arrow decides whether it can be read
+        paths = {column.path for column in leaves_of(elements_of(self.footer.schema))}
+        if not told <= paths:
+            raise Unusable("its footer contradicts itself about the names of columns")
 
     def _judge_int96(self) -> None:
         others = [column for column in _leaves(self.schema) if pyarrow.types.is_timestamp(column)]

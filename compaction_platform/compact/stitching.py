@@ -15,7 +15,9 @@ from compaction_platform.compact.outputs import ROWS_KEY
 from compaction_platform.compact.schemas import Unified, fitted
 from compaction_platform.compact.written import Verify, Written, digest_of, mapped
 from compaction_platform.lake.fingerprint import Fingerprint, InOrder
+from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.stitch.bounds import wrong_bounds
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.file import Stitched, planned, written
 from compaction_platform.lake.stitch.proof import copied
@@ -34,7 +36,11 @@ def write(
     verify: Verify,
 ) -> Written:
     """Raises CannotStitch if these files need another engine."""
-    plan = planned([each.data for each in inputs], encoding.row_group_bytes)
+    try:
+        footers = [each.footer for each in inputs]
+    except ThriftInvalid as invalid:
+        raise CannotStitch(str(invalid)) from invalid
+    plan = planned([each.data for each in inputs], footers, encoding.row_group_bytes)
     metadata = {**_arrow_schema(inputs), **metadata}
     made = written(plan, metadata, sink)
     output = Input(inputs[0].file, mapped(sink))
@@ -51,10 +57,10 @@ def _proved(inputs: Sequence[Input], schema: pyarrow.Schema, made: Stitched, out
     same = copied(made.plan, made.choices, output.data)
     others = [name for name in schema.names if name not in same.columns]
     sound = same.with_checksums if verify == "pages" else frozenset()
-    expected = _fingerprint(inputs, schema, others)
-    found = _fingerprint([output], schema, [name for name in schema.names if name not in sound])
-    is_decoded = dict(found.columns)
-    differing = [name for name, digest in expected.columns if is_decoded[name] != digest]
+    expected = _of_inputs(inputs, schema, others)
+    found = _of_output(output, schema, made, [name for name in schema.names if name not in sound])
+    decoded = dict(found.columns)
+    differing = [name for name, digest in expected.columns if decoded[name] != digest]
     if differing or expected.rows != made.plan.rows or found.rows != made.plan.rows:
         raise CannotStitch(f"what was written was not what was read: {', '.join(differing) or 'the number of rows'}")
     if verify == "pages":
@@ -62,14 +68,28 @@ def _proved(inputs: Sequence[Input], schema: pyarrow.Schema, made: Stitched, out
     return digest_of(found)
 
 
-def _fingerprint(files: Sequence[Input], schema: pyarrow.Schema, names: Sequence[str]) -> Fingerprint:
-    """Of these columns. Rows are counted even if there are none."""
+def _of_inputs(inputs: Sequence[Input], schema: pyarrow.Schema, names: Sequence[str]) -> Fingerprint:
+    """What the inputs hold in these columns, read from each of them."""
     if not names:
-        return Fingerprint(sum(group_rows(each) for each in files), ())
+        return Fingerprint(sum(group_rows(each) for each in inputs), ())
     part = pyarrow.schema([schema.field(name) for name in names])
     digest = InOrder(part)
-    for each in files:
+    for each in inputs:
         for batch in each.decoded(names):
+            digest.update(fitted(batch, part))
+    return digest.finish()
+
+
+def _of_output(output: Input, schema: pyarrow.Schema, made: Stitched, names: Sequence[str]) -> Fingerprint:
+    """What the output holds in these columns. What it says about them must be so, too."""
+    if not names:
+        return Fingerprint(group_rows(output), ())
+    part = pyarrow.schema([schema.field(name) for name in names])
+    digest = InOrder(part)
+    for number, rows in enumerate(output.row_groups(names)):
+        if wrong := wrong_bounds(made.plan, number, rows):
+            raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
+        for batch in rows.to_batches():
             digest.update(fitted(batch, part))
     return digest.finish()
 

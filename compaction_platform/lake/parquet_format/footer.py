@@ -53,6 +53,7 @@ class Sizes:
 class Chunk:
     """One column of one row group."""
 
+    path: tuple[str, ...]
     physical: int
     codec: int
     values: int
@@ -104,13 +105,23 @@ class Footer:
         return sum(group.rows for group in self.row_groups)
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """How the description of a column begins."""
+
+    data: bytes
+    path: tuple[str, ...]
+    physical: int
+    codec: int
+
+
 class FooterReader:
     """Reads footers that have much in common: what was there before, byte for byte, is not read again. (Thrift's values
     say where they end: bytes that begin like a whole value are that value.)"""
 
     def __init__(self) -> None:
         self._schema = b""
-        self._heads: dict[int, tuple[bytes, int, int]] = {}  # of columns: type, encodings, path, codec
+        self._heads: dict[int, _Head] = {}
         self._counts: dict[int, bytes] = {}  # of columns: how many pages of each kind there are
 
     def read(self, data: Any) -> Footer:
@@ -126,6 +137,7 @@ class FooterReader:
 
     def _footer(self, data: bytes) -> Footer:
         place = number = 0
+        schema = self._schema  # another thread may read at the same time
         found: dict[int, Any] = {}
         while True:
             number, kind, place = parse_field(data, place, number)
@@ -134,9 +146,9 @@ class FooterReader:
             begins = place
             if number == _ROW_GROUPS and kind == LIST:
                 found[number], place = self._row_groups(data, place)
-            elif number == _SCHEMA and self._schema and data.startswith(self._schema, place):
-                place += len(self._schema)
-                found[number] = self._schema
+            elif number == _SCHEMA and schema and data.startswith(schema, place):
+                place += len(schema)
+                found[number] = schema
             else:
                 found[number], place = _value_of(data, kind, place)
                 if number in (_SCHEMA, _COLUMN_ORDERS):
@@ -147,7 +159,7 @@ class FooterReader:
         pairs = found.get(_KEY_VALUES)
         return Footer(
             found.get(_VERSION, 1),
-            self._schema,
+            found[_SCHEMA],
             found[_ROW_GROUPS],
             {each.get_value(1, b""): each.get_value(2, b"") for each in pairs.items} if pairs else {},
             found.get(_CREATED_BY, b""),
@@ -201,10 +213,12 @@ class FooterReader:
     def _chunk(self, data: bytes, place: int, column: int) -> tuple[Chunk, int]:
         told: dict[int, Any] = {}
         number = 0
-        head, physical, codec = self._heads.get(column, (b"", 0, 0))
+        head = self._heads.get(column)
         begins = place
-        if head and data.startswith(head, place):
-            number, place, told[1], told[4] = 4, place + len(head), physical, codec
+        if head and data.startswith(head.data, place):
+            number, place = 4, place + len(head.data)
+        else:
+            head = None
         while True:
             number, kind, place = parse_field(data, place, number)
             if not kind:
@@ -216,12 +230,17 @@ class FooterReader:
             start = place
             told[number], place = _value_of(data, kind, place)
             if number == 4 and told.keys() == {1, 2, 3, 4}:
-                self._heads[column] = (data[begins:place], told[1], told[4])
+                path = tuple(part.decode(errors="surrogateescape") for part in told[3].items)
+                head = self._heads[column] = _Head(data[begins:place], path, told[1], told[4])
             elif number == 13:
                 self._counts[column] = data[start:place]
+        if head is None:
+            raise ThriftInvalid("a column does not say what it is")
         values, uncompressed, compressed, data_page = (_number(told[field]) for field in (5, 6, 7, 9))
         dictionary_page = told.get(11) or None
-        chunk = Chunk(told[1], told[4], values, compressed, uncompressed, data_page, dictionary_page)
+        chunk = Chunk(
+            head.path, head.physical, head.codec, values, compressed, uncompressed, data_page, dictionary_page
+        )
         _tell(chunk, told.get(12))
         if lengths := told.get(16):
             lists = (lengths.get_value(number) for number in (2, 3))
@@ -264,9 +283,9 @@ def _tell(chunk: Chunk, told: Struct | None) -> None:
 # ---------------------------------------------------------------- writing
 
 
-def footer_bytes(footer: Footer, paths: Sequence[tuple[str, ...]]) -> bytes:
+def footer_bytes(footer: Footer) -> bytes:
     """The end of a file: the footer, its length and the mark."""
-    groups = [_row_group_struct(number, group, paths) for number, group in enumerate(footer.row_groups)]
+    groups = [_row_group_struct(number, group) for number, group in enumerate(footer.row_groups)]
     head = b"\x15" + zigzag(footer.version) + b"\x19" + footer.schema  # fields 1 and 2; the schema as it was
     rest = Struct({_ROWS: (I64, footer.rows), _ROW_GROUPS: (LIST, ListOf(STRUCT, groups))})
     pairs = [Struct({1: (BINARY, key), 2: (BINARY, value)}) for key, value in footer.metadata.items()]
@@ -280,8 +299,8 @@ def footer_bytes(footer: Footer, paths: Sequence[tuple[str, ...]]) -> bytes:
     return whole + len(whole).to_bytes(4, "little") + MAGIC
 
 
-def _row_group_struct(number: int, group: RowGroup, paths: Sequence[tuple[str, ...]]) -> Struct:
-    columns = [_column_struct(chunk, path) for chunk, path in zip(group.chunks, paths, strict=True)]
+def _row_group_struct(number: int, group: RowGroup) -> Struct:
+    columns = [_column_struct(chunk) for chunk in group.chunks]
     made = Struct(
         {
             1: (LIST, ListOf(STRUCT, columns)),
@@ -299,8 +318,8 @@ def _row_group_struct(number: int, group: RowGroup, paths: Sequence[tuple[str, .
     return made
 
 
-def _column_struct(chunk: Chunk, path: tuple[str, ...]) -> Struct:
-    names = [part.encode(errors="surrogateescape") for part in path]
+def _column_struct(chunk: Chunk) -> Struct:
+    names = [part.encode(errors="surrogateescape") for part in chunk.path]
     meta = Struct(
         {
             1: (I32, chunk.physical),

@@ -57,7 +57,7 @@ def pages_of(data: memoryview, chunk: Chunk) -> Iterator[Page]:
     end = place + chunk.compressed
     if not 4 <= place <= end <= len(data):
         raise ThriftInvalid("a column lies outside of the file")
-    values = 0
+    values = uncompressed = 0
     while place < end:
         header, begins = _header(data, place, end)
         page = _page(header, data[begins : begins + header.get_value(3, -1)])
@@ -66,10 +66,13 @@ def pages_of(data: memoryview, chunk: Chunk) -> Iterator[Page]:
         if page.has_checksum and zlib.crc32(page.data) != header[4][1] & 0xFFFFFFFF:
             raise PageDamaged("the checksum of a page does not hold")
         values += 0 if page.kind == DICTIONARY else page.values
+        uncompressed += begins - place + page.uncompressed
         place = begins + len(page.data)
         yield page
     if values != chunk.values:
         raise ThriftInvalid(f"the pages of a column have {values} values, its footer says {chunk.values}")
+    if uncompressed != chunk.uncompressed:
+        raise ThriftInvalid("the pages of a column have another size than its footer says")
 
 
 def _header(data: memoryview, place: int, end: int) -> tuple[Struct, int]:

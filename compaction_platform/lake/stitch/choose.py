@@ -39,7 +39,7 @@ def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
         raise CannotStitch("a dictionary has another number of entries than it says")
     share = f"{entries:,} entries for {present:,} values"
     size = sum(each.dictionary.uncompressed for each in coded if each.dictionary)
-    if entries > present * WORTH_A_DICTIONARY:
+    if not present or entries > present * WORTH_A_DICTIONARY:
         return plain.dissolved(column, found, positions, f"dictionaries are not worth it: {share}")
     if entries > MOST_ENTRIES or size > MOST_DICTIONARY_BYTES:
         return plain.dissolved(column, found, positions, f"one dictionary would be too large: {share}")

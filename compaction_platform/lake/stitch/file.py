@@ -75,11 +75,20 @@ class Choice:
     reason: str
 
 
-def planned(files: Sequence[Any], row_group_bytes: int) -> Plan:
-    """How these files can be joined. Raises CannotStitch with the reason if they cannot."""
+def footers_of(files: Sequence[Any]) -> list[Footer]:
+    """The footers of these files. Raises CannotStitch if one of them has none that can be read."""
     reader = FooterReader()
     try:
-        footers = [reader.read(data) for data in files]
+        return [reader.read(data) for data in files]
+    except ThriftInvalid as invalid:
+        raise CannotStitch(str(invalid)) from invalid
+
+
+def planned(
+    files: Sequence[Any], footers: Sequence[Footer], row_group_bytes: int, fewest_rows: int = FEWEST_ROWS
+) -> Plan:
+    """How these files can be joined. Raises CannotStitch with the reason if they cannot."""
+    try:
         schema = _one_schema(footers)
         leaves = tuple(leaves_of(elements_of(schema)))
         sources = _sources(files, footers)
@@ -87,12 +96,17 @@ def planned(files: Sequence[Any], row_group_bytes: int) -> Plan:
         raise CannotStitch(str(invalid)) from invalid
     if len({footer.column_orders for footer in footers}) > 1:
         raise CannotStitch("column orders differ")
-    if any(len(group.chunks) != len(leaves) for footer in footers for group in footer.row_groups):
+    columns = [(leaf.path, leaf.physical) for leaf in leaves]
+    if any(
+        [(chunk.path, chunk.physical) for chunk in group.chunks] != columns
+        for footer in footers
+        for group in footer.row_groups
+    ):
         raise CannotStitch("a row group has other columns than its schema")
     groups = tuple(_grouped(sources, row_group_bytes))
     count = sum(len(group) for group in groups)
     rows = sum(footer.rows for footer in footers)
-    if rows < count * FEWEST_ROWS:
+    if rows < count * fewest_rows:
         raise CannotStitch(f"row groups have {rows // max(1, count):,} rows on average: pages would be too small")
     return Plan(sources, groups, schema, leaves, footers[0].column_orders)
 
@@ -222,6 +236,7 @@ class Stitched:
         has_rows = len(locations) == len(made.pages)
         encodings = {RLE} if column.leaf.definition or column.leaf.repetition else set()
         chunk = Chunk(
+            column.leaf.path,
             column.leaf.physical,
             made.codec,
             sum(new.page.values for new in made.pages),
@@ -268,7 +283,7 @@ class Stitched:
             self.plan.created_by,
             self.plan.column_orders,
         )
-        self.sink.write(footer_bytes(footer, [leaf.path for leaf in self.plan.leaves]))
+        self.sink.write(footer_bytes(footer))
         self.sink.flush()
 
     def write(self) -> None:

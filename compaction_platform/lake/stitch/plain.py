@@ -25,9 +25,11 @@ def dissolved(column: Column, entries: pyarrow.Array, positions: Array, reason: 
             copy_page(made, column, *some)
         else:
             part = entries.take(_without_copying(positions[span(some)]))
-            encoding = _smaller(part, column.codec) if encoding is None else encoding
-            payload = values.plain(part) if encoding == PLAIN else values.deltas(part)
-            made.pages.append(column.of_values(some, payload, encoding))
+            if encoding is None and len(part):
+                encoding = _smaller(part, column.codec)
+            is_plain = encoding in (PLAIN, None) or not len(part)
+            payload = values.plain(part) if is_plain else values.deltas(part)
+            made.pages.append(column.of_values(some, payload, PLAIN if is_plain else DELTA_BINARY_PACKED))
     return made
 
 

@@ -121,9 +121,9 @@ def _read(physical: int, length: int, number: int, pages: Sequence[Page]) -> pya
     values = sum(page.values for page in pages[has_dictionary:])
     begins = 4 + (len(parts[1]) + len(parts[2]) if has_dictionary else 0)
     kind = _BITS.get(physical, physical)
-    chunk = Chunk(kind, number, values, len(body) - 4, len(body) - 4, begins, 4 if has_dictionary else None)
+    chunk = Chunk(("v",), kind, number, values, len(body) - 4, len(body) - 4, begins, 4 if has_dictionary else None)
     footer = Footer(1, _schema(kind, length), [RowGroup(values, [chunk])], {})
-    whole = body + footer_bytes(footer, [("v",)])
+    whole = body + footer_bytes(footer)
     table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(whole)).read(use_threads=False)
     if table.num_rows != values:
         raise CannotStitch("pages have fewer values than they say")
@@ -145,6 +145,8 @@ def _schema(physical: int, length: int) -> bytes:
 
 def plain(array: pyarrow.Array) -> Any:
     """These values as a plain page holds them."""
+    if not len(array):
+        return b""
     if pyarrow.types.is_binary(array.type) or pyarrow.types.is_large_binary(array.type):
         return b"".join(_written(array, "PLAIN"))
     width = array.type.bit_width // 8
