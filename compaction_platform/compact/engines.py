@@ -33,7 +33,7 @@ def write(
     if why_not is None:
         return _concat(inputs, metadata, sink, verify)
     try:
-        return stitching.write(inputs, unified, encoding, metadata, sink, verify)
+        return stitching.write(inputs, encoding, metadata, sink, verify)
     except CannotStitch as cannot:
         sink.seek(0)
         sink.truncate()

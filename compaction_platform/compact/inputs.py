@@ -73,20 +73,15 @@ class Input:
         """As the format has it; raises ThriftInvalid."""
         return _FOOTERS.read(self.data)
 
-    def decoded(self, columns: Sequence[str] | None = None) -> Iterator[pyarrow.RecordBatch]:
-        """All rows, every page with its checksum; of these columns, or of all."""
+    def decoded(self) -> Iterator[pyarrow.RecordBatch]:
+        """All rows, every page with its checksum."""
         rows = 0
-        for batch in self._opened.iter_batches(self._rows_per_batch, columns=columns, use_threads=False):
+        for batch in self._opened.iter_batches(self._rows_per_batch, use_threads=False):
             rows += batch.num_rows
             yield batch
         claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
         if rows != claimed:
             raise Unusable(f"its row groups claim {claimed} rows, {rows} are there")
-
-    def row_groups(self, columns: Sequence[str]) -> Iterator[pyarrow.Table]:
-        """The rows of these columns, every page with its checksum."""
-        for number in range(self.metadata.num_row_groups):
-            yield self._opened.read_row_group(number, columns=list(columns), use_threads=False)
 
     @property
     def _rows_per_batch(self) -> int:

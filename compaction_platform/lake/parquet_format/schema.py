@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from compaction_platform.lake.parquet_format.thrift import (
@@ -158,6 +159,7 @@ def _integers(physical: int, kind: int | None, logical: Struct | None, converted
     return _unpacking(f"<{letter.upper() if unsigned else letter}")
 
 
+@cache
 def _unpacking(how: str) -> Key:
     unpack = struct.Struct(how).unpack
     return lambda value: unpack(value)[0]

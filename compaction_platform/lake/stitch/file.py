@@ -30,6 +30,7 @@ from compaction_platform.lake.stitch.statistics import boundary_order, is_all_nu
 log = logging.getLogger(__name__)
 
 FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
+LARGEST_ROW_GROUP = 512 << 20  # decoded; to be verified it is held in memory
 WRITTEN_AT_ONCE = 1 << 20
 CREATED_BY = b"compaction_platform version 0.1.0 (build stitch)"
 
@@ -103,6 +104,8 @@ def planned(
         for group in footer.row_groups
     ):
         raise CannotStitch("a row group has other columns than its schema")
+    if any(group.uncompressed > LARGEST_ROW_GROUP for footer in footers for group in footer.row_groups):
+        raise CannotStitch("a row group is too large to be held in memory")
     groups = tuple(_grouped(sources, row_group_bytes))
     count = sum(len(group) for group in groups)
     rows = sum(footer.rows for footer in footers)

@@ -1,12 +1,21 @@
-"""Which columns of a stitched file are, page by page, those of its inputs: read again, from the file that was made."""
+"""Proof that a stitched file has the rows of its inputs, read again from the file that was made.
 
+A column of which every page is an input's own, with all that tells how to read it, has the same values: it is decoded
+once, in the output. All others are decoded on both sides, and their values compared in their order.
+"""
+
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow
+import pyarrow.parquet
 
+from compaction_platform.lake.fingerprint import Fingerprint, InOrder
 from compaction_platform.lake.parquet_format.footer import Chunk, Footer, FooterReader
 from compaction_platform.lake.parquet_format.pages import Page, pages_of
+from compaction_platform.lake.stitch.bounds import wrong_bounds
+from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.file import Choice, Plan, Source
 
 
@@ -18,7 +27,7 @@ class Copied:
     with_checksums: frozenset[str]  # of those, the ones whose pages had checksums, and they hold
 
 
-def copied(plan: Plan, choices: list[Choice], output: Any) -> Copied:
+def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
     """A column is told to be copied only if nothing else was done to it, and if everything that a reader goes by is the
     same: type, levels, codec, and of each page its header and its bytes."""
     footer = FooterReader().read(output)
@@ -63,3 +72,63 @@ def _pages(source: Source, chunk: Chunk, *, lone: bool) -> list[Page]:
 
 def _is_same_page(one: Page, other: Page) -> bool:
     return one.header == other.header and pyarrow.py_buffer(one.data).equals(pyarrow.py_buffer(other.data))
+
+
+def proved(plan: Plan, choices: Sequence[Choice], output: Any, *, by_checksums: bool = False) -> Fingerprint:
+    """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
+    if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
+    checksum; they are then not part of the fingerprint."""
+    same = copied(plan, choices, output)
+    opened = _opened(output)
+    names = opened.schema_arrow.names
+    others = [name for name in names if name not in same.columns]
+    decoded = [name for name in names if not by_checksums or name not in same.with_checksums]
+    expected = _of_inputs(plan, opened.schema_arrow, others)
+    found = _of_output(plan, opened, decoded)
+    values = dict(found.columns)
+    differing = [name for name, digest in expected.columns if values[name] != digest]
+    if differing or expected.rows != plan.rows or found.rows != plan.rows:
+        raise CannotStitch(f"what was written was not what was read: {', '.join(differing) or 'the number of rows'}")
+    return found
+
+
+def _of_inputs(plan: Plan, schema: pyarrow.Schema, names: Sequence[str]) -> Fingerprint:
+    if not names:
+        return Fingerprint(plan.rows, ())
+    digest = _digest(schema, names)
+    for source in plan.sources:
+        for rows in _row_groups(_opened(source.data), names):
+            digest.update(rows)
+    return digest.finish()
+
+
+def _of_output(plan: Plan, opened: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Fingerprint:
+    if not names:
+        return Fingerprint(_rows(opened), ())
+    digest = _digest(opened.schema_arrow, names)
+    for number, rows in enumerate(_row_groups(opened, names)):
+        if wrong := wrong_bounds(plan, number, rows):
+            raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
+        digest.update(rows)
+    return digest.finish()
+
+
+def _digest(schema: pyarrow.Schema, names: Sequence[str]) -> InOrder:
+    return InOrder(pyarrow.schema([schema.field(name) for name in names]))
+
+
+def _row_groups(opened: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Iterator[pyarrow.Table]:
+    for number in range(opened.metadata.num_row_groups):
+        yield opened.read_row_group(number, columns=list(names), use_threads=False)
+
+
+def _rows(opened: pyarrow.parquet.ParquetFile) -> int:
+    return sum(opened.metadata.row_group(number).num_rows for number in range(opened.metadata.num_row_groups))
+
+
+def _opened(data: Any) -> pyarrow.parquet.ParquetFile:
+    return pyarrow.parquet.ParquetFile(
+        pyarrow.BufferReader(pyarrow.py_buffer(data)),
+        page_checksum_verification=True,
+        coerce_int96_timestamp_unit="us",  # as compact and maintain read them: nanoseconds wrap around
+    )
