@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from compaction_platform.lake.settings import Settings
 
 
+FIELD_ID = b"PARQUET:field_id"
+
+
 class DataFileDamaged(CompactionError):
     """A data file of the table cannot be read as the table describes it."""
 
@@ -102,7 +105,7 @@ def has_columns_of(file: pyarrow.parquet.ParquetFile, schema: "Schema", types: p
         found = physical.get(wanted.name)
         if found is None or canonical_type(found.type) != canonical_type(wanted.type):
             return False
-        if (found.metadata or {}).get(b"PARQUET:field_id") != str(field.field_id).encode():
+        if (found.metadata or {}).get(FIELD_ID) != str(field.field_id).encode():
             return False
         if pyarrow.types.is_nested(wanted.type):
             return False  # what is inside has identities of its own

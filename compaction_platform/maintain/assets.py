@@ -213,6 +213,8 @@ def _compacted(each: Committed) -> dict[str, Any]:
         "rows": result.rows,
         "deleted_rows_left_out": result.rows_read - result.rows,
         "fingerprint": result.digest,
+        "engine": result.engine,
+        "reason": result.reason,
         "seconds": round(result.seconds, 3),
         "snapshot": str(each.snapshot_id),
     }

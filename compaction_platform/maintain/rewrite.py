@@ -7,8 +7,9 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import pyarrow
 import pyarrow.parquet
@@ -22,6 +23,8 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
+from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.maintain import stitching
 from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.plan import Group, Policy
 
@@ -59,6 +62,8 @@ class Rewritten:
     digest: str = ""
     # data files that each delete file that was read holds positions of
     referred_to: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    engine: Literal["stitch", "re-encode", "sort", "none"] = "none"
+    reason: str = ""  # for the engine
     seconds: float = 0.0
     damaged: Mapping[str, str] = field(default_factory=dict)  # an input that cannot be read: nothing was made
 
@@ -97,6 +102,52 @@ class Rewrite:
 
     def _rewritten(self, work: Work) -> Rewritten:
         began = time.monotonic()
+        reason = self._why_not_stitched(work)
+        if reason is None:
+            try:
+                return replace(self._stitched(work), seconds=time.monotonic() - began)
+            except CannotStitch as cannot:
+                reason = str(cannot)
+        return replace(self._encoded_anew(work), reason=reason, seconds=time.monotonic() - began)
+
+    def _why_not_stitched(self, work: Work) -> str | None:
+        if self._sort_columns:
+            return f"sorted by {', '.join(self._sort_columns)}"
+        if any(each.positions or each.equalities for each in work.inputs):
+            return "rows are deleted from these files"
+        return None
+
+    def _stitched(self, work: Work) -> Rewritten:
+        """Pages are joined as they are. The proof is made before the upload; what is stored must be the same bytes."""
+        digest = InOrder(self.reader.schema)
+        outputs: list[DataFile] = []
+        reasons: list[str] = []
+        try:
+            with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
+                for files in stitching.cut([each.file for each in work.inputs], self.policy):
+                    path = Path(spool) / f"{uuid.uuid4()}.parquet"
+                    contents = [content for _, content in _fetched(self.reader, files)]
+                    made = stitching.stitched(files, contents, self.reader.schema, self.encoding, path, digest)
+                    reasons.append(made.told())
+                    outputs.append(self._stored(path, work))
+                    stored = self.reader.fetch(outputs[-1].file_path)
+                    if not stored.equals(pyarrow.memory_map(str(path)).read_buffer()):
+                        raise OutputDiffers(f"{outputs[-1].file_path} is not what was stored. The table is as it was.")
+                    path.unlink()
+        except BaseException:
+            self.discard(outputs)
+            raise
+        found = digest.finish()
+        return Rewritten(
+            tuple(outputs),
+            rows_read=found.rows,
+            rows=found.rows,
+            digest=found.digest,
+            engine="stitch",
+            reason=reasons[0],
+        )
+
+    def _encoded_anew(self, work: Work) -> Rewritten:
         rows = _Rows(self.reader, work)
         outputs: list[DataFile] = []
         try:
@@ -123,7 +174,7 @@ class Rewrite:
             rows=expected.rows,
             digest=expected.digest,
             referred_to=rows.referred_to,
-            seconds=time.monotonic() - began,
+            engine="sort" if self._sort_columns else "re-encode",
         )
 
     def discard(self, files: Iterable[DataFile]) -> None:
@@ -222,7 +273,8 @@ class _Rows:
 
     def __iter__(self) -> Iterator[pyarrow.Table]:
         self.read = self.left = self.progress.read = 0
-        for each, content in self._fetched():
+        contents = _fetched(self._reader, [each.file for each in self._work.inputs])
+        for each, (_, content) in zip(self._work.inputs, contents, strict=True):
             first = 0
             positions = [self._positions[one.file_path].get(each.file.file_path) for one in each.positions]
             about_it = [some for some in positions if some is not None]
@@ -236,17 +288,18 @@ class _Rows:
             self.read += first
             self.progress.read += each.file.file_size_in_bytes
 
-    def _fetched(self) -> Iterator[tuple[Input, pyarrow.Buffer]]:
-        """The inputs with their content, some of it fetched ahead."""
-        waiting = deque(self._work.inputs)
-        on_the_way: deque[tuple[Input, Future[pyarrow.Buffer]]] = deque()
-        size = 0
-        with ThreadPoolExecutor(FETCHED_AHEAD) as pool:
-            while waiting or on_the_way:
-                while waiting and (not on_the_way or (len(on_the_way) < FETCHED_AHEAD and size < FETCHED_AHEAD_BYTES)):
-                    each = waiting.popleft()
-                    size += each.file.file_size_in_bytes
-                    on_the_way.append((each, pool.submit(self._reader.fetch, each.file.file_path)))
-                each, content = on_the_way.popleft()
-                size -= each.file.file_size_in_bytes
-                yield each, content.result()
+
+def _fetched(reader: DataFileRows, files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pyarrow.Buffer]]:
+    """The files with their content, some of it fetched ahead."""
+    waiting = deque(files)
+    on_the_way: deque[tuple[DataFile, Future[pyarrow.Buffer]]] = deque()
+    size = 0
+    with ThreadPoolExecutor(FETCHED_AHEAD) as pool:
+        while waiting or on_the_way:
+            while waiting and (not on_the_way or (len(on_the_way) < FETCHED_AHEAD and size < FETCHED_AHEAD_BYTES)):
+                file = waiting.popleft()
+                size += file.file_size_in_bytes
+                on_the_way.append((file, pool.submit(reader.fetch, file.file_path)))
+            file, content = on_the_way.popleft()
+            size -= file.file_size_in_bytes
+            yield file, content.result()

@@ -1,6 +1,7 @@
 """Files become one: which row groups go together, their columns one after the other, page indexes and a new footer."""
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -26,6 +27,9 @@ from compaction_platform.lake.stitch.choose import column_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, Strategy, piece
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
+
+# By the names that writers know them by.
+CODECS = {"none": 0, "uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7}
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +90,14 @@ def footers_of(files: Sequence[Any]) -> list[Footer]:
 
 
 def planned(
-    files: Sequence[Any], footers: Sequence[Footer], row_group_bytes: int, fewest_rows: int = FEWEST_ROWS
+    files: Sequence[Any],
+    footers: Sequence[Footer],
+    row_group_bytes: int,
+    fewest_rows: int = FEWEST_ROWS,
+    codec: str | None = None,
 ) -> Plan:
-    """How these files can be joined. Raises CannotStitch with the reason if they cannot."""
+    """How these files can be joined. Raises CannotStitch with the reason if they cannot. `codec`: the only one by which
+    the output may be compressed; otherwise it is as the inputs are."""
     try:
         schema = _one_schema(footers)
         leaves = tuple(leaves_of(elements_of(schema)))
@@ -104,6 +113,9 @@ def planned(
         for group in footer.row_groups
     ):
         raise CannotStitch("a row group has other columns than its schema")
+    codecs = {chunk.codec for footer in footers for group in footer.row_groups for chunk in group.chunks}
+    if codec is not None and codecs - {CODECS[codec]}:
+        raise CannotStitch(f"files are compressed in another way than by {codec}, which is wanted")
     if any(group.uncompressed > LARGEST_ROW_GROUP for footer in footers for group in footer.row_groups):
         raise CannotStitch("a row group is too large to be held in memory")
     groups = tuple(_grouped(sources, row_group_bytes))
@@ -210,7 +222,6 @@ class Stitched:
             column = Column(leaf, pieces)
             made = column_of(column, [(source.data, number) for source, number in group])
             name = ".".join(leaf.path)
-            log.debug("%s: %s (%s)", name, made.strategy, made.reason)
             self.choices.append(Choice(name, made.strategy, made.reason))
             chunks.append(self._chunk(column, made))
         first, number = group[0]
@@ -288,6 +299,17 @@ class Stitched:
         )
         self.sink.write(footer_bytes(footer))
         self.sink.flush()
+
+    def told(self) -> str:
+        """How many columns were made in which way. Which ones, and why, is logged."""
+        chosen: dict[str, tuple[str, str]] = {}
+        for choice in self.choices:
+            chosen.setdefault(choice.column, (choice.strategy, choice.reason))
+        for name, (strategy, reason) in chosen.items():
+            log.info("stitch %s: %s (%s)", name, strategy, reason)
+        counts = Counter(strategy for strategy, _ in chosen.values())
+        ways = ", ".join(f"{count} {strategy}" for strategy, count in sorted(counts.items()))
+        return f"pages are joined; columns: {ways}"
 
     def write(self) -> None:
         """Raises CannotStitch if it turns out that it cannot be done."""

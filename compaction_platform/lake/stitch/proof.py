@@ -74,17 +74,19 @@ def _is_same_page(one: Page, other: Page) -> bool:
     return one.header == other.header and pyarrow.py_buffer(one.data).equals(pyarrow.py_buffer(other.data))
 
 
-def proved(plan: Plan, choices: Sequence[Choice], output: Any, *, by_checksums: bool = False) -> Fingerprint:
+def proved(
+    plan: Plan, choices: Sequence[Choice], output: Any, *, by_checksums: bool = False, also: InOrder | None = None
+) -> Fingerprint:
     """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
     if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
-    checksum; they are then not part of the fingerprint."""
+    checksum; they are then not part of the fingerprint. `also` is shown what is decoded."""
     same = copied(plan, choices, output)
     opened = _opened(output)
     names = opened.schema_arrow.names
     others = [name for name in names if name not in same.columns]
     decoded = [name for name in names if not by_checksums or name not in same.with_checksums]
     expected = _of_inputs(plan, opened.schema_arrow, others)
-    found = _of_output(plan, opened, decoded)
+    found = _of_output(plan, opened, decoded, also)
     values = dict(found.columns)
     differing = [name for name, digest in expected.columns if values[name] != digest]
     if differing or expected.rows != plan.rows or found.rows != plan.rows:
@@ -102,7 +104,9 @@ def _of_inputs(plan: Plan, schema: pyarrow.Schema, names: Sequence[str]) -> Fing
     return digest.finish()
 
 
-def _of_output(plan: Plan, opened: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Fingerprint:
+def _of_output(
+    plan: Plan, opened: pyarrow.parquet.ParquetFile, names: Sequence[str], also: InOrder | None
+) -> Fingerprint:
     if not names:
         return Fingerprint(_rows(opened), ())
     digest = _digest(opened.schema_arrow, names)
@@ -110,6 +114,8 @@ def _of_output(plan: Plan, opened: pyarrow.parquet.ParquetFile, names: Sequence[
         if wrong := wrong_bounds(plan, number, rows):
             raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
         digest.update(rows)
+        if also is not None:
+            also.update(rows)
     return digest.finish()
 
 

@@ -1,0 +1,89 @@
+"""Data files whose pages can be joined as they are become few: nothing is deleted from them, and they have the columns
+that the table has now. Whatever does not fit is told by CannotStitch, and is rewritten in the usual way."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+from pyiceberg.manifest import DataFile
+
+from compaction_platform.lake.canonical import canonical_type
+from compaction_platform.lake.data_file_rows import FIELD_ID
+from compaction_platform.lake.fingerprint import InOrder
+from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.stitch.description import agreed
+from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.file import Stitched, footers_of, planned, written
+from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.maintain.plan import Policy
+
+
+def cut(files: Sequence[DataFile], policy: Policy) -> Iterator[list[DataFile]]:
+    """Files that become one, of about the target size. A rest that would be small again stays in the last."""
+    some: list[DataFile] = []
+    size = 0
+    still_to_come = sum(file.file_size_in_bytes for file in files)
+    for file in files:
+        some.append(file)
+        size += file.file_size_in_bytes
+        still_to_come -= file.file_size_in_bytes
+        if size >= policy.target_bytes and still_to_come >= policy.smallest_rest:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
+
+
+def stitched(
+    files: Sequence[DataFile],
+    contents: Sequence[pyarrow.Buffer],
+    schema: pyarrow.Schema,
+    encoding: Encoding,
+    path: Path,
+    digest: InOrder,
+) -> Stitched:
+    """One proved file of these, and all of its rows shown to `digest`. Raises CannotStitch."""
+    try:
+        return _stitched(files, contents, schema, encoding, path, digest)
+    except (pyarrow.ArrowException, OSError, ValueError) as unreadable:
+        raise CannotStitch(" ".join(str(unreadable).split())) from unreadable
+
+
+def _stitched(
+    files: Sequence[DataFile],
+    contents: Sequence[pyarrow.Buffer],
+    schema: pyarrow.Schema,
+    encoding: Encoding,
+    path: Path,
+    digest: InOrder,
+) -> Stitched:
+    footers = footers_of(contents)
+    for file, footer in zip(files, footers, strict=True):
+        if footer.rows != file.record_count:
+            raise CannotStitch("a file has another number of rows than the table's metadata say")
+    plan = planned(contents, footers, encoding.row_group_bytes, codec=encoding.compression)
+    for kind in {footer.schema: content for footer, content in zip(footers, contents, strict=True)}.values():
+        found = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(kind)).schema_arrow
+        if not has_fields_of(found, schema):
+            raise CannotStitch("files have other columns than the table has now")
+    with path.open("wb+") as sink:
+        made = written(plan, agreed([footer.metadata for footer in footers]), sink)
+    proved(plan, made.choices, pyarrow.memory_map(str(path)).read_buffer(), also=digest)
+    return made
+
+
+def has_fields_of(found: pyarrow.Schema, wanted: pyarrow.Schema) -> bool:
+    """Whether a file has exactly the columns of the table, in their order, with the same identities at every depth."""
+    return len(found) == len(wanted) and all(map(_is_same, found, wanted))
+
+
+def _is_same(found: pyarrow.Field, wanted: pyarrow.Field) -> bool:
+    if found.name != wanted.name or (found.metadata or {}).get(FIELD_ID) != (wanted.metadata or {}).get(FIELD_ID):
+        return False
+    if not pyarrow.types.is_nested(wanted.type):
+        return bool(canonical_type(found.type) == canonical_type(wanted.type))
+    if found.type.id != wanted.type.id or found.type.num_fields != wanted.type.num_fields:
+        return False
+    children = range(wanted.type.num_fields)
+    return all(_is_same(found.type.field(number), wanted.type.field(number)) for number in children)
