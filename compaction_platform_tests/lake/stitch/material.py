@@ -202,7 +202,7 @@ WRITERS: Mapping[str, Written] = {
     "overflow v2": Written(
         by_pyarrow(dictionary_pagesize_limit=500, data_page_size=300, write_batch_size=50, data_page_version="2.0")
     ),
-    "row groups": Written(by_pyarrow(compression="zstd", row_group_size=650)),
+    "row groups": Written(by_pyarrow(compression="zstd", row_group_size=700)),
     "no statistics": Written(by_pyarrow(write_statistics=False)),
     "checksums": Written(by_pyarrow(compression="zstd", write_page_checksum=True)),
     "page index": Written(by_pyarrow(write_page_index=True, data_page_size=300, write_batch_size=50)),

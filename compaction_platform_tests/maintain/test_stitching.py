@@ -1,0 +1,108 @@
+"""Data files whose pages can be joined are stitched, and the table reads the same by every reader."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from pyiceberg.conversions import from_bytes
+
+from compaction_platform.lake.data_file_rows import DataFileRows
+from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
+
+pytestmark = pytest.mark.integration
+
+NewScene = Callable[..., Scene]
+ROWS = 2000
+
+
+def engines(report: Any) -> list[tuple[str, str]]:
+    return [(each.result.engine, each.result.reason) for each in report.committed]
+
+
+def test_files_of_pyiceberg_are_stitched_with_metrics_identities_and_split_offsets(scene: Scene) -> None:
+    scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    ((engine, reason),) = engines(scene.maintain())
+    assert (engine, reason.startswith("pages are joined; columns: ")) == ("stitch", True)
+    scene.assert_nothing_lost()
+    assert ordered(scene.table.scan().to_arrow().to_pylist()) == ordered(scene.expected), "PyIceberg reads the same"
+    (entry,) = scene.look().files.data
+    file = entry.data_file
+    assert (file.record_count, dict(file.null_value_counts)) == (4 * ROWS, {1: 0, 2: 0, 3: 0})
+    schema = scene.schema
+    low, high = (
+        {number: from_bytes(schema.find_type(number), value) for number, value in bounds.items()}
+        for bounds in (file.lower_bounds, file.upper_bounds)
+    )
+    assert (low, high) == ({1: 0, 2: "de", 3: 1.0}, {1: 4 * ROWS - 1, 2: "de", 3: float(4 * ROWS)})
+    content = DataFileRows(scene.table.metadata, scene.settings).fetch(file.file_path)
+    footer = pyarrow.parquet.read_metadata(pyarrow.BufferReader(content))
+    assert list(file.split_offsets) == [4] and footer.num_row_groups == 1
+    fields = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).schema_arrow
+    assert [field.metadata[b"PARQUET:field_id"] for field in fields] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("vectorized", [True, False])
+def test_files_of_spark_with_nested_columns_are_stitched(new_scene: NewScene, spark: Any, vectorized: bool) -> None:
+    scene = new_scene(
+        columns="id bigint, s struct<a: int, b: array<string>>, m map<string, double>, d decimal(30, 4), small "
+        "decimal(9, 2), day date, at timestamp, ok boolean, raw binary, f float, text string",
+        partitioned_by=None,
+        read_parquet_vectorization_enabled=str(vectorized).lower(),
+    )
+    for number in range(4):
+        scene.sql(
+            f"INSERT INTO {scene.full_name} SELECT /*+ COALESCE(1) */ id, IF(id % 7 = 1, NULL, named_struct('a', "
+            "CAST(id AS int), 'b', array(concat('x', id % 5), NULL))), map(concat('k', id % 3), id / 2D), id / 3, "
+            "id % 100, date_add(DATE '2026-01-01', CAST(id % 300 AS int)), timestamp_seconds(id), id % 2 = 0, "
+            "CAST(CAST(id AS string) AS binary), CAST(IF(id % 9 = 0, 'NaN', id) AS float), concat('t', id % 10) "
+            f"FROM range({number * ROWS}, {(number + 1) * ROWS})"
+        )
+    before = [str(row) for row in spark.table(scene.full_name).orderBy("id").collect()]
+    assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
+    assert scene.files() == 1
+    assert [str(row) for row in spark.table(scene.full_name).orderBy("id").collect()] == before
+    for condition in ("id = 2000", "id < 1", "id >= 7999", "text = 't3' AND id > 7000", "day = DATE '2026-03-01'"):
+        found = spark.table(scene.full_name).where(condition).orderBy("id").collect()
+        everything = spark.table(scene.full_name).orderBy("id").collect()
+        kept = spark.createDataFrame(everything, spark.table(scene.full_name).schema).where(condition).orderBy("id")
+        assert [str(row) for row in found] == [str(row) for row in kept.collect()] and found, condition
+
+
+def test_files_with_deletes_or_of_another_codec_or_schema_are_encoded_anew(new_scene: NewScene) -> None:
+    deleted = new_scene()
+    deleted.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    deleted.delete("id % 100 = 7", lambda row: row["id"] % 100 == 7)
+    ((engine, reason),) = engines(deleted.maintain())
+    assert (engine, reason) == ("re-encode", "rows are deleted from these files")
+    deleted.assert_nothing_lost()
+
+    snappy = new_scene(write_parquet_compression__codec="snappy")
+    snappy.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    ((engine, reason),) = engines(snappy.maintain())
+    assert (engine, "compressed in another way than by zstd" in reason) == ("re-encode", True), reason
+    snappy.assert_nothing_lost()
+
+    evolved = new_scene(columns="id bigint, country string, amount double", partitioned_by=None)
+    evolved.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    evolved.sql(f"ALTER TABLE {evolved.full_name} RENAME COLUMN amount TO price")
+    ((engine, reason),) = engines(evolved.maintain())
+    assert (engine, reason) == ("re-encode", "files have other columns than the table has now")
+    assert ordered(evolved.read()) == ordered(
+        [{"id": row["id"], "country": row["country"], "price": row["amount"]} for row in evolved.expected]
+    )
+
+
+def test_a_damaged_file_is_found_although_pages_would_only_be_copied(scene: Scene) -> None:
+    scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    bad = sorted(entry.data_file.file_path for entry in scene.look().files.data)[1]
+    store = DataFileRows(scene.table.metadata, scene.settings).store(bad)
+    key = bad.removeprefix("s3://").partition("/")[2]
+    content = bytearray(store.read(key))
+    content[100] ^= 0xFF
+    store.write(key, bytes(content))
+    report = scene.maintain()
+    assert all(bad not in {file.path for file in each.group.files} for each in report.committed)
+    assert scene.files() >= 2
+    assert bytes(store.read(key)) == bytes(content)
