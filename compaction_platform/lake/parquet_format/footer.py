@@ -112,6 +112,7 @@ class _Head:
     data: bytes
     path: tuple[str, ...]
     physical: int
+    encodings: tuple[int, ...]
     codec: int
 
 
@@ -231,16 +232,15 @@ class FooterReader:
             told[number], place = _value_of(data, kind, place)
             if number == 4 and told.keys() == {1, 2, 3, 4}:
                 path = tuple(part.decode(errors="surrogateescape") for part in told[3].items)
-                head = self._heads[column] = _Head(data[begins:place], path, told[1], told[4])
+                head = self._heads[column] = _Head(data[begins:place], path, told[1], tuple(told[2].items), told[4])
             elif number == 13:
                 self._counts[column] = data[start:place]
         if head is None:
             raise ThriftInvalid("a column does not say what it is")
         values, uncompressed, compressed, data_page = (_number(told[field]) for field in (5, 6, 7, 9))
         dictionary_page = told.get(11) or None
-        chunk = Chunk(
-            head.path, head.physical, head.codec, values, compressed, uncompressed, data_page, dictionary_page
-        )
+        sizes = (values, compressed, uncompressed)
+        chunk = Chunk(head.path, head.physical, head.codec, *sizes, data_page, dictionary_page, head.encodings)
         _tell(chunk, told.get(12))
         if lengths := told.get(16):
             lists = (lengths.get_value(number) for number in (2, 3))

@@ -9,6 +9,7 @@ import numpy
 
 from compaction_platform.lake.parquet_format.footer import Chunk, Statistics
 from compaction_platform.lake.parquet_format.pages import (
+    BIT_PACKED,
     DATA,
     DATA_V2,
     DICTIONARY,
@@ -102,7 +103,23 @@ def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, *, ordered: boo
         raise CannotStitch("a dictionary is missing")
     if not leaf.repetition and chunk.values != rows:
         raise CannotStitch("a column has another number of values than there are rows")
-    return Piece(file, chunk, leaf, rows, told(chunk, leaf, ordered=ordered), dictionary, pages)
+    known = told(chunk, leaf, ordered=ordered)
+    _require_consistent(pages, chunk, leaf, known)
+    return Piece(file, chunk, leaf, rows, known, dictionary, pages)
+
+
+def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, known: Statistics) -> None:
+    """Page headers bear no checksum. What they say is said elsewhere, too."""
+    for page in pages:
+        if page.encoding not in chunk.encodings:
+            raise CannotStitch("a page is encoded in a way that its column does not have")
+        for packing, largest in zip(page.level_encodings, (leaf.definition, leaf.repetition), strict=True):
+            if packing != RLE and (largest or packing != BIT_PACKED):  # said also of levels that are not there
+                raise CannotStitch("levels are packed in the old way")
+    if known.nulls is None or leaf.repetition or any(page.kind != DATA_V2 for page in pages):
+        return
+    if sum(page.nulls for page in pages) != known.nulls or any(page.rows != page.values for page in pages):
+        raise CannotStitch("pages have another number of nulls or rows than their column")
 
 
 @dataclass
@@ -272,8 +289,6 @@ def _taken(page: Page, each: Piece, leaf: Leaf) -> Taken:
             rest = values.decompressed(rest, each.chunk.codec, page.uncompressed - second)
     else:
         rest = values.decompressed(page.data, each.chunk.codec, page.uncompressed)
-        if (leaf.repetition or each.leaf.definition) and page.level_encodings != (RLE, RLE):
-            raise CannotStitch("levels are packed in the old way")
         if leaf.repetition:
             repetitions, rest = _cut_off(rest)
         if each.leaf.definition:

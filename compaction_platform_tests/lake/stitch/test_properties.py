@@ -1,0 +1,166 @@
+"""Random tables, cut at random, by random writers; and files in which a byte has changed."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pyarrow
+import pyarrow.compute
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from compaction_platform.lake.fingerprint import in_order
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.file import footers_of, planned, written
+from compaction_platform.lake.stitch.proof import proved
+from compaction_platform_tests.compact.yard import Yard, local_yard
+from compaction_platform_tests.lake.stitch.material import by_pyarrow, stitched
+
+pytestmark = pytest.mark.unit
+
+VALUES = {
+    "number": (pyarrow.int64(), st.integers(-5, 5) | st.integers(-(1 << 63), (1 << 63) - 1)),
+    "small": (pyarrow.uint8(), st.integers(0, 255)),
+    "text": (pyarrow.string(), st.sampled_from(["", "a", "b", "ä"]) | st.text(max_size=8)),
+    "real": (pyarrow.float64(), st.floats() | st.sampled_from([0.0, -0.0, 1.5])),
+    "truth": (pyarrow.bool_(), st.booleans()),
+    "fixed": (pyarrow.binary(3), st.binary(min_size=3, max_size=3)),
+    "many": (pyarrow.list_(pyarrow.int32()), st.lists(st.none() | st.integers(0, 3), max_size=3)),
+    "words": (
+        pyarrow.struct([("w", pyarrow.list_(pyarrow.string())), ("n", pyarrow.int16())]),
+        st.fixed_dictionaries(
+            {"w": st.none() | st.lists(st.sampled_from("xyz"), max_size=2), "n": st.none() | st.integers(0, 9)}
+        ),
+    ),
+}
+OPTIONS = st.fixed_dictionaries(
+    {
+        "compression": st.sampled_from(["zstd", "snappy", "none", "gzip"]),
+        "use_dictionary": st.booleans() | st.just(True),
+        "data_page_version": st.sampled_from(["1.0", "2.0"]),
+        "data_page_size": st.sampled_from([20, 100, 1 << 20]),
+        "write_batch_size": st.sampled_from([1, 7, 1024]),
+        "dictionary_pagesize_limit": st.sampled_from([10, 100, 1 << 20]),
+        "write_page_checksum": st.booleans(),
+        "row_group_size": st.sampled_from([3, 20, 1000]),
+        "write_statistics": st.booleans(),
+    }
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[pyarrow.Table]:
+    """A table of some columns, in pieces."""
+    names = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4, unique=True))
+    lengths = draw(st.lists(st.integers(0, 40), min_size=2, max_size=5))
+    pieces = []
+    for length in lengths:
+        columns = {}
+        for name in names:
+            kind, values = VALUES[name]
+            some = st.lists(st.none() | values, min_size=length, max_size=length)
+            columns[name] = pyarrow.array(draw(some | st.just([None] * length)), kind)
+        pieces.append(pyarrow.table(columns))
+    return pieces
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(tables(), st.data(), st.sampled_from([1, 300, 1 << 30]), st.booleans())
+def test_whatever_is_stitched_has_the_rows_of_its_inputs(
+    pieces: list[pyarrow.Table], data: st.DataObject, row_group_bytes: int, alike: bool
+) -> None:
+    options = [data.draw(OPTIONS)] * len(pieces) if alike else [data.draw(OPTIONS) for _ in pieces]
+    files = [by_pyarrow(**how)(rows) for how, rows in zip(options, pieces, strict=True)]
+    expected = pyarrow.concat_tables(pieces)
+    output, choices = stitched(files, row_group_bytes, fewest_rows=0)
+    found = pyarrow.parquet.ParquetFile(io.BytesIO(output), page_checksum_verification=True).read()
+    assert in_order(found).differences(in_order(expected)) == []
+    plan = planned(files, footers_of(files), row_group_bytes, 0)
+    assert proved(plan, choices, output).rows == expected.num_rows
+
+
+# ---------------------------------------------------------------- bytes that change
+
+
+def events(number: int) -> pyarrow.Table:
+    ids = numpy.arange(600) + number * 600
+    return pyarrow.table(
+        {
+            "id": [f"event-{value:06d}" for value in ids],
+            "kind": [f"k{value % 5}" for value in ids],
+            "amount": ids * 1.5,
+            "count": pyarrow.array([None if value % 7 == 0 else int(value % 50) for value in ids], pyarrow.int32()),
+        }
+    )
+
+
+def positions(data: bytes, seed: int, count: int) -> list[int]:
+    """Places all over the file, and most of them where no page checksum looks: in headers and in the footer."""
+    chance = numpy.random.default_rng(seed)
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    return [*chance.integers(4, footer, count).tolist(), *chance.integers(footer, len(data), count).tolist()]
+
+
+@pytest.mark.parametrize("options", [{"use_dictionary": False}, {}, {"data_page_version": "2.0"}], ids=str)
+@pytest.mark.parametrize("verify", ["full", "pages"])
+def test_a_changed_byte_is_noticed_or_does_no_harm(options: dict[str, Any], verify: str, tmp_path: Path) -> None:
+    """With checksums on pages. What is published is what was there before the change, or the file is left alone."""
+    files = [by_pyarrow(compression="zstd", write_page_checksum=True, **options)(events(n)) for n in range(3)]
+    expected = pyarrow.concat_tables([events(n) for n in range(3)]).to_pylist()
+    rest = [row for n in (0, 2) for row in events(n).to_pylist()]
+    caught = 0
+    for turn, place in enumerate(positions(files[1], len(str(options)), 20)):
+        changed = bytearray(files[1])
+        changed[place] ^= 1 << (place % 8)
+        yard = local_yard(tmp_path / str(turn), Settings(_env_file=None))
+        for number, data in enumerate((files[0], bytes(changed), files[2])):
+            (Path(yard.uri) / f"{number}.parquet").write_bytes(data)
+        report = yard.compact(verify=verify)
+        if "1.parquet" in report.set_aside:
+            caught += 1
+            assert (Path(yard.uri) / "1.parquet").read_bytes() == bytes(changed)
+            assert same_values(published(yard, without="1.parquet"), rest)
+            continue
+        assert report.failed == {}
+        rows = published(yard)
+        assert same_values(rows, expected), (place, len(files[1]), {each.engine for each in report.made})
+        assert found_by_filters(yard), (place, {each.engine for each in report.made})
+    assert caught > 10
+
+
+def published(yard: Yard, without: str | None = None) -> list[dict[str, Any]]:
+    paths = sorted(path for path in Path(yard.uri).glob("*.parquet") if path.name != without)
+    return [row for path in paths for row in pyarrow.parquet.read_table(path).to_pylist()]
+
+
+def same_values(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> bool:
+    return repr(sorted(found, key=repr)) == repr(sorted(expected, key=repr))
+
+
+def found_by_filters(yard: Yard) -> bool:
+    """Whether a reader who trusts statistics finds rows of the file that was changed."""
+    paths = [str(path) for path in Path(yard.uri).glob("*.parquet")]
+    tests = (("id", "event-000600"), ("id", "event-001199"), ("kind", "k3"), ("amount", 900.0), ("count", 49))
+    for name, value in tests:
+        wanted = sum(1 for n in range(3) for row in events(n).column(name).to_pylist() if row == value)
+        rows = pyarrow.parquet.read_table(paths, filters=pyarrow.compute.field(name) == value)
+        if rows.num_rows != wanted:
+            return False
+    return True
+
+
+def test_bounds_that_do_not_hold_are_not_passed_on(tmp_path: Path) -> None:
+    """The footer bears no checksum: a file says that its ids end early."""
+    files = [by_pyarrow(compression="zstd")(events(n)) for n in range(3)]
+    changed = files[1].replace(b"event-001199", b"event-000700")  # the bound, twice; values are compressed
+    assert changed != files[1]
+    sink = io.BytesIO()
+    all_files = [files[0], changed, files[2]]
+    plan = planned(all_files, footers_of(all_files), 1 << 30)
+    made = written(plan, {}, sink)
+    with pytest.raises(CannotStitch, match="what inputs say about their values is wrong: id"):
+        proved(plan, made.choices, sink.getvalue())
