@@ -65,25 +65,33 @@ def _stitched(
     plan = planned(contents, footers, encoding.row_group_bytes, codec=encoding.compression)
     for kind in {footer.schema: content for footer, content in zip(footers, contents, strict=True)}.values():
         found = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(kind)).schema_arrow
-        if not has_fields_of(found, schema):
+        if len(found) != len(schema):
             raise CannotStitch("files have other columns than the table has now")
+        for ours, wanted in zip(found, schema, strict=True):
+            if not _is_same(ours, wanted):
+                raise CannotStitch(f"files have another column in the place of {wanted.name} than the table has now")
     with path.open("wb+") as sink:
         made = written(plan, agreed([footer.metadata for footer in footers]), sink)
     proved(plan, made.choices, pyarrow.memory_map(str(path)).read_buffer(), also=digest)
     return made
 
 
-def has_fields_of(found: pyarrow.Schema, wanted: pyarrow.Schema) -> bool:
-    """Whether a file has exactly the columns of the table, in their order, with the same identities at every depth."""
-    return len(found) == len(wanted) and all(map(_is_same, found, wanted))
-
-
 def _is_same(found: pyarrow.Field, wanted: pyarrow.Field) -> bool:
+    """Whether a column of a file is this one of the table, with the same identities at every depth."""
     if found.name != wanted.name or (found.metadata or {}).get(FIELD_ID) != (wanted.metadata or {}).get(FIELD_ID):
         return False
     if not pyarrow.types.is_nested(wanted.type):
         return bool(canonical_type(found.type) == canonical_type(wanted.type))
-    if found.type.id != wanted.type.id or found.type.num_fields != wanted.type.num_fields:
+    if not pyarrow.types.is_nested(found.type):
         return False
-    children = range(wanted.type.num_fields)
-    return all(_is_same(found.type.field(number), wanted.type.field(number)) for number in children)
+    ours, theirs = _children(found.type), _children(wanted.type)
+    return len(ours) == len(theirs) and all(map(_is_same, ours, theirs))
+
+
+def _children(kind: pyarrow.DataType) -> list[pyarrow.Field]:
+    """What is inside. Names in lists and maps have no meaning, and writers have their own: here they tell the kind."""
+    if pyarrow.types.is_map(kind):
+        return [kind.key_field.with_name("/key"), kind.item_field.with_name("/value")]
+    if pyarrow.types.is_struct(kind):
+        return [kind.field(number) for number in range(kind.num_fields)]
+    return [kind.value_field.with_name("/element")]

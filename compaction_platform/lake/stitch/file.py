@@ -115,7 +115,9 @@ def planned(
         raise CannotStitch("a row group has other columns than its schema")
     codecs = {chunk.codec for footer in footers for group in footer.row_groups for chunk in group.chunks}
     if codec is not None and codecs - {CODECS[codec]}:
-        raise CannotStitch(f"files are compressed in another way than by {codec}, which is wanted")
+        names = {number: name for name, number in CODECS.items()}
+        others = ", ".join(sorted(names.get(number, str(number)) for number in codecs - {CODECS[codec]}))
+        raise CannotStitch(f"files are compressed by {others}, and {codec} is wanted")
     if any(group.uncompressed > LARGEST_ROW_GROUP for footer in footers for group in footer.row_groups):
         raise CannotStitch("a row group is too large to be held in memory")
     groups = tuple(_grouped(sources, row_group_bytes))
