@@ -95,17 +95,22 @@ class Input:
             self._judge_int96()
         if len(set(self.schema.names)) != len(self.schema.names):
             raise Unusable("two of its columns have the same name")
-        self._judge_names()
+        self._judge_footer()
 
-    def _judge_names(self) -> None:
-        """A column's name is in the footer twice, and in both places without a checksum."""
+    def _judge_footer(self) -> None:
+        """A footer bears no checksum, but it says some things twice."""
         try:
-            told = {chunk.path for group in self.footer.row_groups for chunk in group.chunks}
+            repeats = {leaf.path: leaf.repetition > 0 for leaf in leaves_of(elements_of(self.footer.schema))}
         except ThriftInvalid:
             return  # nothing is known about it here; Arrow decides whether it can be read
-        paths = {column.path for column in leaves_of(elements_of(self.footer.schema))}
-        if not told <= paths:
-            raise Unusable("its footer contradicts itself about the names of columns")
+        for group in self.footer.row_groups:
+            for chunk in group.chunks:
+                if chunk.path not in repeats:
+                    raise Unusable("its footer contradicts itself about the names of columns")
+                if chunk.values != group.rows and not repeats[chunk.path]:
+                    raise Unusable(
+                        f"a row group claims {group.rows} rows, its column {'.'.join(chunk.path)} has {chunk.values}"
+                    )
 
     def _judge_int96(self) -> None:
         others = [column for column in _leaves(self.schema) if pyarrow.types.is_timestamp(column)]

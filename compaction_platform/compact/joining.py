@@ -100,11 +100,18 @@ def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input]
                 raise Unusable("its columns are not exactly those of the others")
             if usable and usable[0].has_int96 != each.has_int96:
                 raise Unusable("its timestamps are stored in another way than those of the others (INT96)")
+            if usable and _legacy(usable[0]) != _legacy(each):
+                raise Unusable("Spark has noted another calendar for its old dates than for those of the others")
             unified = unified.with_file(each.schema, each.metadata.metadata or {})
             usable.append(each)
         except Unusable as reason:
             apart[each.file.key] = str(reason)
     return sorted(usable, key=lambda each: each.file), unified, apart
+
+
+def _legacy(each: Input) -> set[bytes]:
+    """By these notes Spark tells dates that it wrote by the calendar of old."""
+    return {key for key in each.metadata.metadata or {} if key.startswith(SPARK + b"legacy")}
 
 
 def _roughly(each: Input) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from compaction_platform.lake.data_file_rows import FIELD_ID
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.stitch.description import agreed
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
 from compaction_platform.lake.stitch.file import Stitched, footers_of, planned, written
 from compaction_platform.lake.stitch.proof import proved
 from compaction_platform.maintain.plan import Policy
@@ -46,8 +46,8 @@ def stitched(
     """One proved file of these, and all of its rows shown to `digest`. Raises CannotStitch."""
     try:
         return _stitched(files, contents, schema, encoding, path, digest)
-    except (pyarrow.ArrowException, OSError, ValueError) as unreadable:
-        raise CannotStitch(" ".join(str(unreadable).split())) from unreadable
+    except UNFIT as problem:
+        raise unfit(problem) from problem
 
 
 def _stitched(

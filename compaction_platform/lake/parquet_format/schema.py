@@ -116,7 +116,8 @@ def with_nulls(one: list[Struct], other: list[Struct]) -> list[Struct] | None:
         optional.set_value(REPETITION, I32, OPTIONAL)
         also = Struct(theirs)
         also.set_value(REPETITION, I32, OPTIONAL)
-        if optional != also or not flat:
+        repeats = REPEATED in (ours.get_value(REPETITION), theirs.get_value(REPETITION))
+        if optional != also or not flat or repeats:
             return None
         merged.append(optional)
     return merged

@@ -165,6 +165,8 @@ def _value(data: Any, place: int, kind: int, depth: int) -> tuple[Any, int]:
 
 
 def _list(data: Any, place: int, depth: int) -> tuple[ListOf, int]:
+    if depth > DEEPEST:
+        raise ThriftInvalid("structures are nested too deeply")
     size, kind = data[place] >> 4, data[place] & 0x0F
     place += 1
     if size == 15:
@@ -173,12 +175,14 @@ def _list(data: Any, place: int, depth: int) -> tuple[ListOf, int]:
         raise ThriftInvalid("a list claims more items than there are bytes")
     items = []
     for _ in range(size):
-        item, place = _value(data, place, kind, depth)
+        item, place = _value(data, place, kind, depth + 1)
         items.append(item)
     return ListOf(kind, items), place
 
 
 def _map(data: Any, place: int, depth: int) -> tuple[MapOf, int]:
+    if depth > DEEPEST:
+        raise ThriftInvalid("structures are nested too deeply")
     size, place = parse_varint(data, place)
     if size > len(data) - place:
         raise ThriftInvalid("a map claims more items than there are bytes")
@@ -187,8 +191,8 @@ def _map(data: Any, place: int, depth: int) -> tuple[MapOf, int]:
         key, value, place = data[place] >> 4, data[place] & 0x0F, place + 1
     items = []
     for _ in range(size):
-        name, place = _value(data, place, key, depth)
-        item, place = _value(data, place, value, depth)
+        name, place = _value(data, place, key, depth + 1)
+        item, place = _value(data, place, value, depth + 1)
         items.append((name, item))
     return MapOf(key, value, items), place
 

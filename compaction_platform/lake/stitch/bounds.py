@@ -23,13 +23,15 @@ def wrong_bounds(plan: Plan, number: int, rows: pyarrow.Table) -> list[str]:
     """Columns of a row group for which some input says what is not so."""
     found = []
     for place, leaf in enumerate(plan.leaves):
-        name = leaf.path[0]
-        if len(leaf.path) > 1 or leaf.order is None or name not in rows.schema.names:
+        if leaf.repetition or leaf.path[0] not in rows.schema.names:
             continue
-        comparable = _comparable(rows.schema.field(name).type)
-        column = rows.column(name)
-        if comparable is not None and not _hold(plan.groups[number], place, leaf, column, comparable):
-            found.append(name)
+        column = rows.column(leaf.path[0])
+        for part in leaf.path[1:]:
+            column = pyarrow.compute.struct_field(column, part)
+        if types.is_duration(column.type):
+            column = column.cast(pyarrow.int64())  # Arrow does not compare them
+        if not _hold(plan.groups[number], place, leaf, column, _comparable(column.type)):
+            found.append(".".join(leaf.path))
     return found
 
 
@@ -38,7 +40,7 @@ def _hold(
     place: int,
     leaf: Leaf,
     column: pyarrow.ChunkedArray,
-    comparable: Callable[[Any], Any],
+    comparable: Callable[[Any], Any] | None,
 ) -> bool:
     first = 0
     order = leaf.order
@@ -49,7 +51,9 @@ def _hold(
         first += part.rows
         if known.nulls is not None and known.nulls != mine.null_count:
             return False
-        if order is None or known.low is None or known.high is None or mine.null_count == len(mine):
+        if order is None or comparable is None or known.low is None or known.high is None:
+            continue
+        if mine.null_count == len(mine):
             continue
         extremes = pyarrow.compute.min_max(mine)
         low, high = comparable(extremes["min"]), comparable(extremes["max"])
@@ -62,7 +66,7 @@ def _comparable(kind: pyarrow.DataType) -> Callable[[Any], Any] | None:
     """How a value of that type becomes what the column's own bounds are compared by; None if it cannot be said."""
     if types.is_integer(kind) or (types.is_floating(kind) and not types.is_float16(kind)):
         return lambda scalar: scalar.as_py()
-    if types.is_date32(kind) or types.is_time(kind) or types.is_timestamp(kind) or types.is_duration(kind):
+    if types.is_date32(kind) or types.is_time(kind) or types.is_timestamp(kind):
         return lambda scalar: scalar.value
     if types.is_string(kind) or types.is_large_string(kind):
         return lambda scalar: scalar.as_buffer().to_pybytes()

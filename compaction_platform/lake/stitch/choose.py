@@ -2,13 +2,19 @@
 
 from typing import Any
 
+import pyarrow
+
 from compaction_platform.lake.parquet_format.schema import BOOLEAN
 from compaction_platform.lake.stitch import anew, dictionary, identity, plain, raw
 from compaction_platform.lake.stitch.column import Column, NewColumn
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
+from compaction_platform.lake.stitch.statistics import is_all_null
 
 # A dictionary is worth its while if its entries are at most this part of the values.
 WORTH_A_DICTIONARY = 0.6
+IN_COMMON = 0.8  # of the entries of some dictionaries, so many at least are different
+SAMPLED = 4
+MOST_GROWTH = 2
 MOST_ENTRIES = 1 << 20
 MOST_DICTIONARY_BYTES = 32 << 20
 
@@ -22,7 +28,8 @@ def column_of(column: Column, parts: list[tuple[Any, int]]) -> NewColumn:
         if not coded:
             return raw.copied(column, "no dictionaries")
         return _without_dictionaries_of_chunks(column)
-    except CannotStitch as reason:
+    except UNFIT as problem:
+        reason = unfit(problem)
         return anew.encoded(column, parts, str(reason))
 
 
@@ -37,10 +44,45 @@ def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
     found, positions = dictionary.entries_of(column), dictionary.positions_of(column)
     if len(found) != entries:
         raise CannotStitch("a dictionary has another number of entries than it says")
-    share = f"{entries:,} entries for {present:,} values"
-    size = sum(each.dictionary.uncompressed for each in coded if each.dictionary)
-    if not present or entries > present * WORTH_A_DICTIONARY:
-        return plain.dissolved(column, found, positions, f"dictionaries are not worth it: {share}")
-    if entries > MOST_ENTRIES or size > MOST_DICTIONARY_BYTES:
+    if not present or _is_nearly_unique(column, found, present):
+        _require_sane(column, found, present)
+        return plain.dissolved(
+            column, found, positions, f"not worth a dictionary: {entries:,} entries, {present:,} values"
+        )
+    if _goes_back(column):
+        raise CannotStitch("a dictionary would come behind plain pages, which Spark's reader takes for part of it")
+    encoded = found.dictionary_encode()
+    share = f"{len(encoded.dictionary):,} entries for {present:,} values"
+    if len(encoded.dictionary) > MOST_ENTRIES or encoded.dictionary.nbytes > MOST_DICTIONARY_BYTES:
+        _require_sane(column, found, present)
         return plain.dissolved(column, found, positions, f"one dictionary would be too large: {share}")
-    return dictionary.unified(column, found, positions, share)
+    return dictionary.unified(column, found, encoded, positions, share)
+
+
+def _is_nearly_unique(column: Column, entries: pyarrow.Array, present: int) -> bool:
+    """Whether dictionaries save little: almost as many entries as there are values, and few of them in common."""
+    if len(entries) <= present * WORTH_A_DICTIONARY:
+        return False
+    sizes = [each.entries for each in column.pieces if each.taken]
+    some = entries.slice(0, sum(sizes[:SAMPLED]))
+    return len(some.unique()) > len(some) * IN_COMMON
+
+
+def _goes_back(column: Column) -> bool:
+    """Whether a page that uses a dictionary comes behind one that does not and has values."""
+    has_values = False
+    for each in column.pieces:
+        none_is_there = is_all_null(each.known, each.chunk.values)
+        for page in each.pages:
+            if page.uses_dictionary and has_values:
+                return True
+            has_values = has_values or not (page.uses_dictionary or none_is_there)
+    return False
+
+
+def _require_sane(column: Column, entries: pyarrow.Array, present: int) -> None:
+    """Values that were in few bytes must not become many."""
+    size = present * entries.nbytes // max(1, len(entries))
+    before = sum(each.chunk.uncompressed for each in column.pieces)
+    if size > before * MOST_GROWTH + MOST_DICTIONARY_BYTES:
+        raise CannotStitch("without dictionaries the values would be too many bytes")

@@ -62,6 +62,14 @@ class Piece:
         return any(page.uses_dictionary for page in self.pages)
 
     @property
+    def decoded_bytes(self) -> int:
+        """About how much memory its values take."""
+        width = max(self.leaf.length, 4)
+        if self.uses_dictionary and self.dictionary is not None:
+            width = max(width, self.dictionary.uncompressed // max(1, self.dictionary.values))
+        return max(self.chunk.uncompressed, self.chunk.values * width)
+
+    @property
     def entries(self) -> int:
         return self.dictionary.values if self.dictionary else 0
 
@@ -97,6 +105,9 @@ def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, *, ordered: boo
         dictionary, pages = pages[0], pages[1:]
         if dictionary.encoding not in (PLAIN, PLAIN_DICTIONARY):
             raise CannotStitch("a dictionary is encoded in an unknown way")
+    pages = [page for page in pages if page.values]
+    if dictionary is not None and dictionary.values * (leaf.length or 4) > dictionary.uncompressed:
+        raise CannotStitch("a dictionary claims more entries than it has bytes for")
     if any(page.kind == DICTIONARY for page in pages):
         raise CannotStitch("a dictionary is not where it should be")
     if dictionary is None and any(page.uses_dictionary for page in pages):
@@ -164,8 +175,8 @@ class Column:
         most = max(each.entries for each in self.pieces)
         found = values.integers([(taken.indices, taken.present) for taken in self.coded], most)
         for each in self.pieces:
-            for taken in each.taken:
-                some = found[taken.first : taken.first + taken.present]
+            if each.taken:
+                some = found[each.taken[0].first : each.taken[-1].first + each.taken[-1].present]
                 if len(some) and int(some.max()) >= each.entries:
                     raise CannotStitch("an index points outside of its dictionary")
         return found
@@ -209,9 +220,7 @@ class Column:
     def _rows(self, page: Page, each: Piece, *, alone: bool) -> int | None:
         if not self.leaf.repetition:
             return page.values
-        if alone:
-            return each.rows
-        return page.rows if page.kind == DATA_V2 else None
+        return each.rows if alone else None
 
     def of_values(self, run: "Run", payload: Any, encoding: int) -> NewPage:
         """A page with new values in the places of old ones: levels stay as they are."""

@@ -46,8 +46,10 @@ def positions_of(column: Column) -> Array:
     return positions
 
 
-def unified(column: Column, entries: pyarrow.Array, positions: Array, reason: str) -> NewColumn:
-    encoded = entries.dictionary_encode()
+def unified(
+    column: Column, entries: pyarrow.Array, encoded: pyarrow.DictionaryArray, positions: Array, reason: str
+) -> NewColumn:
+    """`encoded`: the entries of all dictionaries, each by its number in one dictionary."""
     distinct = encoded.dictionary
     made = NewColumn("dictionary", reason, column.codec, [], _dictionary_page(column, entries, distinct))
     indices = positions

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-import pyarrow
-
 from compaction_platform.lake.parquet_format.footer import (
     MAGIC,
     Chunk,
@@ -25,7 +23,7 @@ from compaction_platform.lake.parquet_format.schema import INT96, Leaf, elements
 from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
 from compaction_platform.lake.stitch.choose import column_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, Strategy, piece
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
 from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
 
 # By the names that writers know them by.
@@ -64,7 +62,8 @@ class Plan:
         """Readers look at who has written INT96 timestamps: that stays."""
         writers = {source.footer.created_by for source in self.sources}
         has_int96 = any(leaf.physical == INT96 for leaf in self.leaves)
-        return writers.pop() if has_int96 and len(writers) == 1 else CREATED_BY
+        alike = len(writers) == 1 or all(each.startswith(b"parquet-mr") for each in writers)
+        return min(writers) if has_int96 and alike else CREATED_BY
 
     @property
     def rows(self) -> int:
@@ -85,8 +84,8 @@ def footers_of(files: Sequence[Any]) -> list[Footer]:
     reader = FooterReader()
     try:
         return [reader.read(data) for data in files]
-    except ThriftInvalid as invalid:
-        raise CannotStitch(str(invalid)) from invalid
+    except UNFIT as problem:
+        raise unfit(problem) from problem
 
 
 def planned(
@@ -102,8 +101,8 @@ def planned(
         schema = _one_schema(footers)
         leaves = tuple(leaves_of(elements_of(schema)))
         sources = _sources(files, footers)
-    except ThriftInvalid as invalid:
-        raise CannotStitch(str(invalid)) from invalid
+    except UNFIT as problem:
+        raise unfit(problem) from problem
     if len({footer.column_orders for footer in footers}) > 1:
         raise CannotStitch("column orders differ")
     columns = [(leaf.path, leaf.physical) for leaf in leaves]
@@ -209,6 +208,7 @@ class Stitched:
 
     def _row_group(self, group: Sequence[tuple[Source, int]]) -> None:
         chunks = []
+        decoded = 0
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
         for place, leaf in enumerate(self.plan.leaves):
             pieces = [
@@ -221,6 +221,9 @@ class Stitched:
                 )
                 for source, number in group
             ]
+            decoded += sum(each.decoded_bytes for each in pieces)
+            if decoded > LARGEST_ROW_GROUP:
+                raise CannotStitch("decoded, a row group would be too large to be held in memory")
             column = Column(leaf, pieces)
             made = column_of(column, [(source.data, number) for source, number in group])
             name = ".".join(leaf.path)
@@ -319,8 +322,8 @@ class Stitched:
         try:
             for group in self.plan.groups:
                 self._row_group(group)
-        except (ThriftInvalid, pyarrow.ArrowException, OSError, ValueError) as problem:
-            raise CannotStitch(" ".join(str(problem).split())) from problem
+        except UNFIT as problem:
+            raise unfit(problem) from problem
         self._finish()
 
 

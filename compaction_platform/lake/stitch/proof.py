@@ -15,7 +15,7 @@ from compaction_platform.lake.fingerprint import Fingerprint, InOrder
 from compaction_platform.lake.parquet_format.footer import Chunk, Footer, FooterReader
 from compaction_platform.lake.parquet_format.pages import Page, pages_of
 from compaction_platform.lake.stitch.bounds import wrong_bounds
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
 from compaction_platform.lake.stitch.file import Choice, Plan, Source
 
 
@@ -37,7 +37,8 @@ def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
     checked: dict[str, bool] = {}
     for place, leaf in enumerate(plan.leaves):
         name = leaf.path[0]
-        same = ".".join(leaf.path) not in decoded and kept.get(name, True)
+        # Where one row ends and the next begins is in the values of a column that repeats: they are always decoded.
+        same = not leaf.repetition and ".".join(leaf.path) not in decoded and kept.get(name, True)
         if same:
             same, has_checksums = _is_same(plan, place, footer, view)
             checked[name] = checked.get(name, True) and has_checksums
@@ -67,7 +68,7 @@ def _pages(source: Source, chunk: Chunk, *, lone: bool) -> list[Page]:
     """The pages that count: a dictionary that no page uses does not."""
     pages = list(pages_of(source.data, chunk))
     uses_dictionary = any(page.uses_dictionary for page in pages)
-    return [page for page in pages if page.is_data or (lone and uses_dictionary)]
+    return [page for page in pages if (page.is_data and page.values) or (not page.is_data and lone and uses_dictionary)]
 
 
 def _is_same_page(one: Page, other: Page) -> bool:
@@ -80,6 +81,15 @@ def proved(
     """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
     if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
     checksum; they are then not part of the fingerprint. `also` is shown what is decoded."""
+    try:
+        return _proved(plan, choices, output, by_checksums, also)
+    except UNFIT as problem:
+        raise unfit(problem) from problem
+
+
+def _proved(
+    plan: Plan, choices: Sequence[Choice], output: Any, by_checksums: bool, also: InOrder | None
+) -> Fingerprint:
     same = copied(plan, choices, output)
     opened = _opened(output)
     names = opened.schema_arrow.names

@@ -12,6 +12,8 @@ _ZEROS = {FLOAT: (b"\x00\x00\x00\x80", bytes(4)), DOUBLE: (bytes(7) + b"\x80", b
 
 def told(chunk: Chunk, leaf: Leaf, *, ordered: bool) -> Statistics:
     """What a chunk says that can be relied on. `ordered`: the file says that its bounds follow the type's order."""
+    if leaf.repetition:
+        return Statistics()  # writers do not agree on what counts there, and it is not checked
     said = chunk.statistics
     kept = Statistics(nulls=said.nulls if said.nulls is not None and 0 <= said.nulls <= chunk.values else None)
     bounds = (said.low, said.high) if ordered else (None, None)

@@ -86,10 +86,13 @@ def integers(streams: Sequence[tuple[Any, int]], entries: int) -> Array:
     ]
     if not pages:
         return numpy.empty(0, numpy.int32)
-    numbers = _counting(entries)
-    dictionary = Page(DICTIONARY, entries, PLAIN, len(numbers), memoryview(numbers))
+    counted = _counting(max(1, entries - 1).bit_length())
+    dictionary = Page(DICTIONARY, len(counted) // 4, PLAIN, len(counted), memoryview(counted))
     found = _read(INT32, 0, UNCOMPRESSED, [dictionary, *pages])
-    return as_numpy(found)
+    numbers = as_numpy(found)
+    if int(numbers.max()) >= entries:
+        raise CannotStitch("a number is larger than any that there is")
+    return numbers
 
 
 def levels(streams: Sequence[tuple[Any, int]], largest: int) -> Array:
@@ -107,9 +110,9 @@ def plain_values(pages: Sequence[Page], leaf: Leaf, number: int) -> pyarrow.Arra
 
 
 @cache
-def _counting(entries: int) -> bytes:
-    """0, 1, 2, … for dictionaries; rounded up, they are few."""
-    return numpy.arange(entries, dtype="<i4").tobytes()
+def _counting(bits: int) -> bytes:
+    """0, 1, 2, … as far as so many bits go."""
+    return numpy.arange(1 << bits, dtype="<i4").tobytes()
 
 
 def _read(physical: int, length: int, number: int, pages: Sequence[Page]) -> pyarrow.Array:
