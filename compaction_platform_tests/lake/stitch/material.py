@@ -14,7 +14,9 @@ import polars
 import pyarrow
 import pyarrow.parquet
 
+from compaction_platform.lake.stitch.description import agreed
 from compaction_platform.lake.stitch.file import FEWEST_ROWS, Choice, footers_of, planned, written
+from compaction_platform.lake.stitch.proof import proved
 
 ROWS = 1300  # of a file
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,6 +58,7 @@ def _values() -> dict[str, tuple[pyarrow.DataType, Callable[[int], Any]]]:
         "moment": (arrow.timestamp("us", "UTC"), lambda n: EPOCH + timedelta(seconds=n)),
         "local": (arrow.timestamp("ms"), lambda n: datetime(1969, 12, 1) + timedelta(minutes=n)),
         "fine": (arrow.timestamp("ns"), lambda n: 1_790_000_000_000_000_000 + n * 1001),
+        "duration": (arrow.duration("us"), lambda n: timedelta(milliseconds=n)),
         "list": (arrow.list_(arrow.int64()), lambda n: [None if n % 7 == i else n + i for i in range(n % 4)]),
         "texts": (arrow.list_(arrow.string()), lambda n: [f"t{(n + i) % 9}" for i in range(n % 3)]),
         "struct": (
@@ -174,12 +177,12 @@ class Written:
         return [name for name in TYPES if name not in self.without]
 
 
-NOT_IN_DUCKDB = frozenset(("half",))
+NOT_IN_DUCKDB = frozenset(("half", "duration"))
 NOT_IN_POLARS = frozenset(("map",))
 ONLY_FLAT = frozenset(("list", "texts", "struct", "map", "deep"))
 NOT_IN_PANDAS = ONLY_FLAT | {
-    "half", "decimal_9", "decimal_18", "decimal_38", "date", "time", "binary", "fixed", "uint8", "int8", "fine",
-    "moment", "local", "large_string", "bool",
+    "half", "decimal_9", "decimal_18", "decimal_38", "date", "time", "duration", "binary", "fixed", "uint8", "int8",
+    "fine", "moment", "local", "large_string", "bool",
 }  # fmt: skip
 
 WRITERS: Mapping[str, Written] = {
@@ -224,12 +227,15 @@ WRITERS: Mapping[str, Written] = {
 
 
 def stitched(
-    files: Sequence[bytes], row_group_bytes: int = 1 << 30, fewest_rows: int = FEWEST_ROWS
+    files: Sequence[bytes], row_group_bytes: int = 1 << 30, fewest_rows: int = FEWEST_ROWS, *, proof: bool = True
 ) -> tuple[bytes, list[Choice]]:
-    """The files as one, and how each column of each row group was made."""
+    """The files as one, proved, and how each column of each row group was made."""
     sink = io.BytesIO()
-    plan = planned(files, footers_of(files), row_group_bytes, fewest_rows)
-    made = written(plan, {}, sink)
+    footers = footers_of(files)
+    plan = planned(files, footers, row_group_bytes, fewest_rows)
+    made = written(plan, agreed([footer.metadata for footer in footers]), sink)
+    if proof:
+        proved(plan, made.choices, sink.getvalue())
     return sink.getvalue(), made.choices
 
 

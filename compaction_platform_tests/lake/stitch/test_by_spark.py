@@ -102,3 +102,20 @@ def test_files_of_spark_are_stitched(options: str, spark: Any, tmp_path: Path) -
 def read(path: Path) -> pyarrow.Table:
     file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
     return file.read()
+
+
+def test_files_with_and_without_dictionaries_read_right_together(spark: Any, tmp_path: Path) -> None:
+    """Spark's vectorized reader takes plain pages before a dictionary's for part of it: such pages are never made."""
+    tmp_path.chmod(0o755)
+    rows = pyarrow.table({"s": [f"k{n % 40}" for n in range(1000)], "i": [n % 40 for n in range(1000)]})
+    files = []
+    for number in range(4):
+        sink = pyarrow.BufferOutputStream()
+        pyarrow.parquet.write_table(rows, sink, use_dictionary=number % 2 == 1)
+        files.append(sink.getvalue().to_pybytes())
+    output = tmp_path / "output.parquet"
+    output.write_bytes(stitched(files)[0])
+    for vectorized in (True, False):
+        with reader(spark, vectorized):
+            frame = spark.read.parquet(f"file://{output}")
+            assert [tuple(row) for row in frame.collect()] == [tuple(row.values()) for row in rows.to_pylist()] * 4
