@@ -20,7 +20,7 @@ from pyiceberg.typedef import Record
 from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows, key_of
 from compaction_platform.lake.data_files import data_file
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder
+from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder, InOrderByColumn
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.stitch.errors import CannotStitch
@@ -119,7 +119,7 @@ class Rewrite:
 
     def _stitched(self, work: Work) -> Rewritten:
         """Pages are joined as they are. The proof is made before the upload; what is stored must be the same bytes."""
-        digest = InOrder(self.reader.schema)
+        digest = InOrderByColumn(self.reader.schema)
         outputs: list[DataFile] = []
         reasons: list[str] = []
         try:

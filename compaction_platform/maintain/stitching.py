@@ -10,7 +10,7 @@ from pyiceberg.manifest import DataFile
 
 from compaction_platform.lake.canonical import canonical_type
 from compaction_platform.lake.data_file_rows import FIELD_ID
-from compaction_platform.lake.fingerprint import InOrder
+from compaction_platform.lake.fingerprint import InOrderByColumn
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.stitch.description import agreed
 from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
@@ -41,7 +41,7 @@ def stitched(
     schema: pyarrow.Schema,
     encoding: Encoding,
     path: Path,
-    digest: InOrder,
+    digest: InOrderByColumn,
 ) -> Stitched:
     """One proved file of these, and all of its rows shown to `digest`. Raises CannotStitch."""
     try:
@@ -56,7 +56,7 @@ def _stitched(
     schema: pyarrow.Schema,
     encoding: Encoding,
     path: Path,
-    digest: InOrder,
+    digest: InOrderByColumn,
 ) -> Stitched:
     footers = footers_of(contents)
     for file, footer in zip(files, footers, strict=True):

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.fingerprint import Fingerprint, InOrder
+from compaction_platform.lake.fingerprint import Fingerprint, InOrder, InOrderByColumn
 from compaction_platform.lake.parquet_format.footer import Chunk, Footer, FooterReader
 from compaction_platform.lake.parquet_format.pages import Page, pages_of
 from compaction_platform.lake.stitch.bounds import wrong_bounds
@@ -76,7 +76,12 @@ def _is_same_page(one: Page, other: Page) -> bool:
 
 
 def proved(
-    plan: Plan, choices: Sequence[Choice], output: Any, *, by_checksums: bool = False, also: InOrder | None = None
+    plan: Plan,
+    choices: Sequence[Choice],
+    output: Any,
+    *,
+    by_checksums: bool = False,
+    also: InOrderByColumn | None = None,
 ) -> Fingerprint:
     """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
     if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
@@ -88,7 +93,7 @@ def proved(
 
 
 def _proved(
-    plan: Plan, choices: Sequence[Choice], output: Any, by_checksums: bool, also: InOrder | None
+    plan: Plan, choices: Sequence[Choice], output: Any, by_checksums: bool, also: InOrderByColumn | None
 ) -> Fingerprint:
     same = copied(plan, choices, output)
     opened = _opened(output)
@@ -107,7 +112,7 @@ def _proved(
 def _of_inputs(plan: Plan, schema: pyarrow.Schema, names: Sequence[str]) -> Fingerprint:
     if not names:
         return Fingerprint(plan.rows, ())
-    digest = _digest(schema, names)
+    digest = InOrder(pyarrow.schema([schema.field(name) for name in names]))
     for source in plan.sources:
         for rows in _row_groups(_opened(source.data), names):
             digest.update(rows)
@@ -115,22 +120,20 @@ def _of_inputs(plan: Plan, schema: pyarrow.Schema, names: Sequence[str]) -> Fing
 
 
 def _of_output(
-    plan: Plan, opened: pyarrow.parquet.ParquetFile, names: Sequence[str], also: InOrder | None
+    plan: Plan, opened: pyarrow.parquet.ParquetFile, names: Sequence[str], also: InOrderByColumn | None
 ) -> Fingerprint:
     if not names:
         return Fingerprint(_rows(opened), ())
-    digest = _digest(opened.schema_arrow, names)
-    for number, rows in enumerate(_row_groups(opened, names)):
-        if wrong := wrong_bounds(plan, number, rows):
-            raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
-        digest.update(rows)
-        if also is not None:
-            also.update(rows)
+    digest = InOrderByColumn(pyarrow.schema([opened.schema_arrow.field(name) for name in names]))
+    for number in range(opened.metadata.num_row_groups):
+        for name in names:
+            rows = opened.read_row_group(number, columns=[name], use_threads=False)
+            if wrong := wrong_bounds(plan, number, rows):
+                raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
+            digest.update(rows)
+            if also is not None:
+                also.update(rows)
     return digest.finish()
-
-
-def _digest(schema: pyarrow.Schema, names: Sequence[str]) -> InOrder:
-    return InOrder(pyarrow.schema([schema.field(name) for name in names]))
 
 
 def _row_groups(opened: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Iterator[pyarrow.Table]:
