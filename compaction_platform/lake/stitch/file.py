@@ -22,7 +22,7 @@ from compaction_platform.lake.parquet_format.pages import DICTIONARY, RLE, Page,
 from compaction_platform.lake.parquet_format.schema import INT96, Leaf, elements_of, leaves_of, schema_bytes, with_nulls
 from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
 from compaction_platform.lake.stitch.choose import column_of
-from compaction_platform.lake.stitch.column import Column, NewColumn, Strategy, piece
+from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, Strategy, piece
 from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
 from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
 
@@ -182,6 +182,13 @@ def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[
 # ---------------------------------------------------------------- writing
 
 
+def piece_of(source: Source, number: int, place: int) -> Piece:
+    """One column of one row group of a file, with its pages."""
+    group = source.footer.row_groups[number]
+    ordered = source.ordered[place]
+    return piece(source.data, group.chunks[place], source.leaves[place], group.rows, ordered=ordered)
+
+
 class Stitched:
     """A file in the making: all rows, in their order. What its footer says besides can be said again, after it was
     looked at."""
@@ -211,16 +218,7 @@ class Stitched:
         decoded = 0
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
         for place, leaf in enumerate(self.plan.leaves):
-            pieces = [
-                piece(
-                    source.data,
-                    source.footer.row_groups[number].chunks[place],
-                    source.leaves[place],
-                    source.footer.row_groups[number].rows,
-                    ordered=source.ordered[place],
-                )
-                for source, number in group
-            ]
+            pieces = [piece_of(source, number, place) for source, number in group]
             decoded += sum(each.decoded_bytes for each in pieces)
             if decoded > LARGEST_ROW_GROUP:
                 raise CannotStitch("decoded, a row group would be too large to be held in memory")

@@ -1,38 +1,43 @@
 """Proof that a stitched file has the rows of its inputs, read again from the file that was made.
 
-A column of which every page is an input's own, with all that tells how to read it, has the same values: it is decoded
-once, in the output. All others are decoded on both sides, and their values compared in their order.
+A column whose bytes are the inputs' own, with all that tells how to read them, has the same values: it is decoded once,
+in the output. All others are decoded on both sides, and their values compared in their order.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.fingerprint import Fingerprint, InOrder, InOrderByColumn
-from compaction_platform.lake.parquet_format.footer import Chunk, Footer, FooterReader
-from compaction_platform.lake.parquet_format.pages import Page, pages_of
+from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
+from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page, pages_of
 from compaction_platform.lake.stitch.bounds import wrong_bounds
+from compaction_platform.lake.stitch.column import Column, Piece
 from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
-from compaction_platform.lake.stitch.file import Choice, Plan, Source
+from compaction_platform.lake.stitch.file import Choice, Plan, piece_of
+from compaction_platform.lake.stitch.identity import is_identity
+from compaction_platform.lake.stitch.values import UNCOMPRESSED, levels
 
 
 @dataclass(frozen=True)
 class Copied:
-    """Columns (by the name of the whole column, whatever is nested in it) all pages of which are the inputs' own."""
+    """Columns (by the name of the whole column, whatever is nested in it) whose bytes are the inputs' own."""
 
     columns: frozenset[str]
     with_checksums: frozenset[str]  # of those, the ones whose pages had checksums, and they hold
 
 
 def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
-    """A column is told to be copied only if nothing else was done to it, and if everything that a reader goes by is the
-    same: type, levels, codec, and of each page its header and its bytes."""
+    """A column is told to be copied only if everything that a reader goes by is the same: type, levels, codec, and of
+    each page its header and its bytes; or if its values are a dictionary's own bytes, and the pages that used it had
+    its entries one after the other."""
     footer = FooterReader().read(output)
     view = memoryview(output).cast("B")
-    decoded = {choice.column for choice in choices if choice.strategy != "raw"}
+    decoded = {choice.column for choice in choices if choice.strategy not in ("raw", "identity")}
     kept: dict[str, bool] = {}
     checked: dict[str, bool] = {}
     for place, leaf in enumerate(plan.leaves):
@@ -51,28 +56,71 @@ def _is_same(plan: Plan, place: int, footer: Footer, view: memoryview) -> tuple[
     has_checksums = True
     for group, made in zip(plan.groups, footer.row_groups, strict=True):
         chunk = made.chunks[place]
-        new = list(pages_of(view, chunk))
-        old: list[Page] = []
-        for source, number in group:
-            mine = source.footer.row_groups[number].chunks[place]
-            if source.leaves[place] != plan.leaves[place] or mine.codec != chunk.codec:
-                return False, False
-            old += _pages(source, mine, lone=len(group) == 1)
-        if len(old) != len(new) or not all(map(_is_same_page, old, new)):
+        pieces = [piece_of(source, number, place) for source, number in group]
+        if any(each.leaf != plan.leaves[place] or each.chunk.codec != chunk.codec for each in pieces):
             return False, False
+        new = list(pages_of(view, chunk))
+        if not _is_made_of(Column(plan.leaves[place], pieces), new):
+            return False, False
+        old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
         has_checksums = has_checksums and all(page.has_checksum for page in old)
     return True, has_checksums
 
 
-def _pages(source: Source, chunk: Chunk, *, lone: bool) -> list[Page]:
-    """The pages that count: a dictionary that no page uses does not."""
-    pages = list(pages_of(source.data, chunk))
-    uses_dictionary = any(page.uses_dictionary for page in pages)
-    return [page for page in pages if (page.is_data and page.values) or (not page.is_data and lone and uses_dictionary)]
+def _is_made_of(column: Column, new: list[Page]) -> bool:
+    """Whether these pages are those of the chunks, in their order."""
+    is_coded = any(each.uses_dictionary for each in column.pieces)
+    if len(column.pieces) == 1 and is_coded:
+        (only,) = column.pieces
+        dictionary, *new = new
+        if only.dictionary is None or not _is_same_page(only.dictionary, dictionary):
+            return False
+        return len(new) == len(only.pages) and all(map(_is_same_page, only.pages, new))
+    coded = len(column.coded) if is_coded else 0  # taken apart, that they can be looked at
+    place = 0
+    for each in column.pieces:
+        rest = each.pages
+        if coded and each.uses_dictionary:
+            if place >= len(new) or not _is_dictionary_of(column, each, new[place]):
+                return False
+            rest, place = each.pages[len(each.taken) :], place + 1
+        mine = new[place : place + len(rest)]
+        if len(mine) != len(rest) or not all(map(_is_same_page, rest, mine)):
+            return False
+        place += len(rest)
+    return place == len(new)
+
+
+def _is_dictionary_of(column: Column, each: Piece, page: Page) -> bool:
+    """Whether a page has the values of a chunk that had each entry of its dictionary once, in their order."""
+    if each.dictionary is None or not is_identity(column, each):
+        return False
+    count = sum(taken.page.values for taken in each.taken)
+    facts = (page.kind, page.encoding, page.values, page.nulls, page.rows, page.repetitions)
+    if facts != (DATA_V2, PLAIN, count, count - each.entries, count, 0):
+        return False
+    if page.uncompressed - page.definitions != each.dictionary.uncompressed:
+        return False
+    if page.is_compressed != (column.codec != UNCOMPRESSED):
+        return False
+    if not _has_levels_of(column, each, page):
+        return False
+    return bool(pyarrow.py_buffer(page.data[page.definitions :]).equals(pyarrow.py_buffer(each.dictionary.data)))
+
+
+def _has_levels_of(column: Column, each: Piece, page: Page) -> bool:
+    largest = column.leaf.definition
+    if not largest:
+        return page.definitions == 0
+    now = bytes(page.data[: page.definitions])
+    if len(each.taken) == 1 and now == bytes(each.taken[0].definitions):
+        return True
+    before = levels([(taken.definitions, taken.page.values) for taken in each.taken], largest)
+    return bool(numpy.array_equal(before, levels([(now, page.values)], largest)))
 
 
 def _is_same_page(one: Page, other: Page) -> bool:
-    return one.header == other.header and pyarrow.py_buffer(one.data).equals(pyarrow.py_buffer(other.data))
+    return bool(one.header == other.header and pyarrow.py_buffer(one.data).equals(pyarrow.py_buffer(other.data)))
 
 
 def proved(

@@ -17,7 +17,7 @@ from compaction_platform_tests.lake.stitch.material import ROWS, WRITERS, stitch
 
 pytestmark = pytest.mark.unit
 
-FILES = 3
+FILES = 2
 
 
 def by_pyarrow(data: bytes, columns: Sequence[str] | None) -> pyarrow.Table:

@@ -1,0 +1,298 @@
+"""Small files joined page by page: ours against cp, DuckDB, polars, pyarrow and Spark's writer on the same files.
+
+Events and chain logs of four writers, about 5,000 rows a file, into files of about 128 MB. `stitch` is the bare engine
+in two processes: reading, planning, writing. `verified` is that and the full proof. The others write and do not verify.
+Everything is on the local disk, in the page cache; the best of the rounds counts. `compact` is the whole run on Spark:
+listing, planning, reading, writing, proof, commit, removal of the originals; on the local disk, and on SeaweedFS.
+
+    compaction bench stitch
+"""
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy
+import polars
+import pyarrow
+import pyarrow.dataset
+import pyarrow.parquet
+from _report import show
+
+from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spark import spark_session, task_slots
+from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.stitch.file import footers_of, planned, written
+from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.local.embedded import EmbeddedLake
+
+FILES = int(os.environ.get("BENCH_FILES", "2000"))
+ROWS = 5_000
+ROUNDS = 2
+TARGET = 128 << 20
+ROW_GROUP = 64 << 20
+
+
+# ---------------------------------------------------------------- input
+
+
+def hexadecimal(chance: numpy.random.Generator, count: int, size: int, prefix: str = "") -> list[str]:
+    data = chance.bytes(count * size)
+    return [prefix + data[n * size : (n + 1) * size].hex() for n in range(count)]
+
+
+def events(seed: int) -> pyarrow.Table:
+    chance = numpy.random.default_rng(seed)
+    start = 1_790_000_000_000_000 + seed * 10**9
+    kinds, countries = numpy.array(["view", "click", "buy", "leave"]), numpy.array([f"c{n:02d}" for n in range(60)])
+    return pyarrow.table(
+        {
+            "event_id": hexadecimal(chance, ROWS, 16),
+            "event_time": pyarrow.array(
+                start + numpy.sort(chance.integers(0, 10**9, ROWS)), pyarrow.timestamp("us", "UTC")
+            ),
+            "user_id": chance.integers(0, 10**7, ROWS),
+            "session": [f"s-{value:x}" for value in chance.integers(0, 1 << 40, ROWS)],
+            "event_type": pyarrow.array(kinds[chance.integers(0, 4, ROWS)]),
+            "country": pyarrow.array(countries[chance.integers(0, 60, ROWS)]),
+            "amount": chance.random(ROWS),
+            "payload": hexadecimal(chance, ROWS, 24),
+        }
+    )
+
+
+def logs(seed: int) -> pyarrow.Table:
+    """Like the logs of a chain: a few per transaction, few contracts in most of them, many holders."""
+    chance, known = numpy.random.default_rng(seed), numpy.random.default_rng(7)
+    contracts = numpy.array(hexadecimal(known, 20_000, 20, "0x"))
+    topics = numpy.array(hexadecimal(known, 400, 32, "0x"))
+    holders = numpy.array(hexadecimal(known, 100_000, 32, "0x"))
+    blocks = numpy.sort(chance.integers(0, 25, ROWS))
+    transactions = numpy.sort(chance.integers(0, ROWS // 3, ROWS))
+
+    def often(count: int, steep: float) -> Any:
+        return numpy.minimum(chance.zipf(steep, ROWS), count) - 1
+
+    return pyarrow.table(
+        {
+            "block_number": seed * 25 + blocks,
+            "block_hash": pyarrow.array(numpy.array(hexadecimal(chance, 25, 32, "0x"))[blocks]),
+            "transaction_hash": pyarrow.array(numpy.array(hexadecimal(chance, ROWS // 3, 32, "0x"))[transactions]),
+            "transaction_index": pyarrow.array((transactions % 180).astype("int32")),
+            "log_index": pyarrow.array((numpy.arange(ROWS) % 400).astype("int32")),
+            "address": pyarrow.array(contracts[often(20_000, 1.3)]),
+            "topic0": pyarrow.array(topics[often(400, 1.5)]),
+            "topic1": pyarrow.array(holders[often(100_000, 1.2)]),
+            "topic2": pyarrow.array(holders[often(100_000, 1.15)], mask=chance.random(ROWS) < 0.3),
+            "data": hexadecimal(chance, ROWS, 32, "0x"),
+        }
+    )
+
+
+def make(kind: str, first: int, count: int, places: dict[str, str]) -> None:
+    for number in range(first, first + count):
+        rows = {"events": events, "logs": logs}[kind](number)
+        for writer, place in places.items():
+            path = f"{place}/part-{number:05d}.parquet"
+            if writer == "DuckDB":
+                with duckdb.connect() as connection:
+                    connection.register("given", rows)
+                    connection.execute(f"COPY given TO '{path}' (FORMAT parquet, COMPRESSION zstd)")
+            else:
+                pyarrow.parquet.write_table(rows, path, compression="zstd", use_dictionary=writer == "pyarrow")
+
+
+def made_by_spark(session: Any, source: Path, target: Path) -> None:
+    """The same rows in as many files."""
+    frame = session.read.parquet(f"file://{source}").repartition(FILES)
+    frame.write.option("compression", "zstd").parquet(f"file://{target}")
+
+
+# ---------------------------------------------------------------- ours
+
+
+def bins(source: Path) -> list[list[str]]:
+    paths = sorted(str(path) for path in source.glob("*.parquet"))
+    found: list[list[str]] = [[]]
+    size = 0
+    for path in paths:
+        if size >= TARGET:
+            found.append([])
+            size = 0
+        found[-1].append(path)
+        size += Path(path).stat().st_size
+    return found
+
+
+def stitch(paths: list[str], target: str, verify: bool) -> int:
+    files = [pyarrow.py_buffer(Path(path).read_bytes()) for path in paths]
+    plan = planned(files, footers_of(files), ROW_GROUP)
+    with Path(target).open("wb") as sink:
+        made = written(plan, {}, sink)
+    if verify:
+        proved(plan, made.choices, pyarrow.memory_map(target).read_buffer())
+    return Path(target).stat().st_size
+
+
+def stitch_all(pool: ProcessPoolExecutor, source: Path, target: Path, verify: bool) -> None:
+    work = [pool.submit(stitch, paths, f"{target}/{n}.parquet", verify) for n, paths in enumerate(bins(source))]
+    for each in work:
+        each.result()
+
+
+# ---------------------------------------------------------------- others
+
+
+def by_cp(source: Path, target: Path) -> None:
+    subprocess.run(["/bin/cp", "-r", str(source), str(target)], check=True)
+
+
+def by_duckdb(source: Path, target: Path) -> None:
+    with duckdb.connect() as connection:
+        connection.execute("SET threads TO 2; SET preserve_insertion_order = true")
+        for number, paths in enumerate(bins(source)):
+            connection.execute(
+                f"COPY (SELECT * FROM read_parquet({paths!r})) TO '{target}/{number}.parquet' "
+                "(FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1)"
+            )
+
+
+def by_polars(source: Path, target: Path) -> None:
+    for number, paths in enumerate(bins(source)):
+        rows = polars.scan_parquet(paths, hive_partitioning=False)
+        rows.sink_parquet(target / f"{number}.parquet", compression="zstd", compression_level=1)
+
+
+def by_pyarrow(source: Path, target: Path) -> None:
+    for number, paths in enumerate(bins(source)):
+        dataset = pyarrow.dataset.dataset(paths, format="parquet")
+        repeated = [
+            field.name for field in dataset.schema if field.name in ("event_type", "country", "topic0", "address")
+        ]
+        with pyarrow.parquet.ParquetWriter(
+            target / f"{number}.parquet",
+            dataset.schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=repeated,
+        ) as out:
+            for batch in dataset.to_batches(batch_size=1 << 17):
+                out.write_batch(batch)
+
+
+def by_spark(session: Any, source: Path, target: Path) -> None:
+    frame = session.read.parquet(f"file://{source}").coalesce(len(bins(source)))
+    frame.write.mode("overwrite").option("compression", "zstd").parquet(f"file://{target}/out")
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def best(work: Callable[[Path, Path], None], source: Path, rounds: int = ROUNDS) -> tuple[float, float]:
+    """Seconds, and MB that were written."""
+    taken: list[float] = []
+    size = 0
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory(dir=source.parent) as target:
+            start = time.perf_counter()
+            work(source, Path(target))
+            taken.append(time.perf_counter() - start)
+            size = size_of(Path(target))
+    return min(taken), size / 1e6
+
+
+def size_of(place: Path) -> int:
+    return sum(path.stat().st_size for path in place.rglob("*.parquet"))
+
+
+def compared(name: str, source: Path, pool: ProcessPoolExecutor, session: Any) -> None:
+    ways: dict[str, Callable[[Path, Path], None]] = {
+        "cp": by_cp,
+        "ours, stitch": lambda source, target: stitch_all(pool, source, target, False),
+        "ours, verified": lambda source, target: stitch_all(pool, source, target, True),
+        "DuckDB": by_duckdb,
+        "polars": by_polars,
+        "pyarrow": by_pyarrow,
+        "Spark": lambda source, target: by_spark(session, source, target),
+    }
+    found = {who: best(work, source, 1 if who in ("pyarrow", "Spark") else ROUNDS) for who, work in ways.items()}
+    copy, ours = found["cp"][0], found["ours, stitch"][0]
+    rows = [
+        [who, f"{taken:.2f}", f"{taken / copy:.1f}", f"{taken / ours:.2f}", f"{size:.0f}"]
+        for who, (taken, size) in found.items()
+    ]
+    title = f"{name}: {len(list(source.glob('*.parquet'))):,} files, {size_of(source) / 1e6:.0f} MB"
+    show(title, ["who", "seconds", "seconds / cp", "seconds / stitch", "MB written"], rows)
+
+
+def whole_runs(source: Path, pool: ProcessPoolExecutor, session: Any, lake: EmbeddedLake) -> None:
+    """The run that a user starts, against the bare engine with the same proof."""
+    bare, _ = best(lambda source, target: stitch_all(pool, source, target, True), source)
+    rows = [["bare engine, verified", f"{bare:.2f}", ""]]
+    for name, settings in (("compact, local disk", Settings(_env_file=None)), ("compact, SeaweedFS", lake.settings())):
+        spread = Spread(session, task_slots(session, settings))
+        taken = []
+        for turn in range(2):  # the first starts the workers
+            uri = str(source.parent / f"copy-{turn}") if "local" in name else f"s3://lake/bench/{turn}"
+            fill(source, uri, settings)
+            start = time.perf_counter()
+            report = CompactRun(Directory(uri), settings, lambda spread=spread: spread).run()
+            taken.append(time.perf_counter() - start)
+            assert {each.engine for each in report.made} == {"stitch"}, [each.reason for each in report.made]
+        rows.append([name, f"{taken[-1]:.2f}", f"{taken[-1] - bare:+.2f}"])
+    show("whole runs on Spark, verify: full", ["who", "seconds", "over the bare engine"], rows)
+
+
+def fill(source: Path, uri: str, settings: Settings) -> None:
+    if not uri.startswith("s3://"):
+        shutil.copytree(source, uri)
+        return
+    store = Objects.at(uri, settings)
+    for path in source.glob("*.parquet"):
+        store.write(path.name, path.read_bytes())
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        place.chmod(0o777)  # PostgreSQL runs as somebody else
+        with (
+            EmbeddedLake(place / "lake") as lake,
+            spark_session(lake.settings()) as session,
+            ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool,
+        ):
+            measure(place, pool, session, lake)
+
+
+def measure(place: Path, pool: ProcessPoolExecutor, session: Any, lake: EmbeddedLake) -> None:
+    for kind in ("events", "logs"):
+        places = {writer: place / f"{kind}-{writer.replace(' ', '-')}" for writer in ("pyarrow", "plain", "DuckDB")}
+        for each in places.values():
+            each.mkdir()
+        texts = {writer: str(path) for writer, path in places.items()}
+        step = max(1, FILES // 20)
+        for work in [pool.submit(make, kind, n, step, texts) for n in range(0, FILES, step)]:
+            work.result()
+        places["Spark"] = place / f"{kind}-spark"
+        made_by_spark(session, places["pyarrow"], places["Spark"])
+        stitch_all(pool, places["pyarrow"], Path(tempfile.mkdtemp(dir=place)), True)  # the workers are warm
+        for writer, source in places.items():
+            compared(f"{kind} by {writer}", source, pool, session)
+        if kind == "events":
+            whole_runs(places["pyarrow"], pool, session, lake)
+        for source in places.values():
+            shutil.rmtree(source)
+
+
+if __name__ == "__main__":
+    main()
