@@ -25,8 +25,8 @@ test: style ## Run lint and all tests (in two processes, each with a lake of its
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$types || { cat .venv/types.log; echo "types or imports are not right: see above"; exit 1; }; exit $$tests
 
-unit: $(READY) ## Run only the tests that need no server (under 20 s)
-	@$(BIN)/python -m pytest -m unit
+unit: $(READY) ## Run only the tests that need no server (a minute or two)
+	@$(BIN)/python -m pytest -m unit -n 2
 
 lint: style types ## Check style, types and who imports whom
 

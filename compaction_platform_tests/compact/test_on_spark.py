@@ -120,7 +120,7 @@ def test_the_command_starts_a_spark_of_its_own_for_much_work(tmp_path: Path) -> 
         env={name: value for name, value in os.environ.items() if not name.startswith("SPARK_")},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=270,  # it starts a JVM of its own, while other tests use both cores
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-2000:]
