@@ -241,7 +241,7 @@ def whole_runs(source: Path, pool: ProcessPoolExecutor, session: Any, lake: Embe
     bare, _ = best(lambda source, target: print(stitch_all(pool, source, target, True), "MB"), source)
     rows = [["bare engine, verified", f"{bare:.2f}", ""]]
     for name, settings in (("compact, local disk", Settings(_env_file=None)), ("compact, SeaweedFS", lake.settings())):
-        spread = Spread(session, task_slots(session, settings))
+        spread = Spread(session, task_slots(session, lake.settings()))
         taken = []
         for turn in range(2):  # the first starts the workers
             uri = str(source.parent / f"copy-{turn}") if "local" in name else f"s3://lake/bench/{turn}"
@@ -276,13 +276,13 @@ def main() -> None:
 
 
 def measure(place: Path, pool: ProcessPoolExecutor, session: Any, lake: EmbeddedLake) -> None:
-    for kind in ("events", "logs"):
+    for kind in os.environ.get("BENCH_KINDS", "events,logs").split(","):
         places = {writer: place / f"{kind}-{writer.replace(' ', '-')}" for writer in ("pyarrow", "plain", "DuckDB")}
         for each in places.values():
             each.mkdir()
         texts = {writer: str(path) for writer, path in places.items()}
         step = max(1, FILES // 20)
-        for work in [pool.submit(make, kind, n, step, texts) for n in range(0, FILES, step)]:
+        for work in [pool.submit(make, kind, n, min(step, FILES - n), texts) for n in range(0, FILES, step)]:
             work.result()
         places["Spark"] = place / f"{kind}-spark"
         made_by_spark(session, places["pyarrow"], places["Spark"])
