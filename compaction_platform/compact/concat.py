@@ -4,7 +4,6 @@ Only offsets change: those of the row groups and columns, and those inside the o
 inputs' footers is carried over as it is.
 """
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import IO
@@ -13,6 +12,8 @@ import pyarrow
 import xxhash
 
 from compaction_platform.compact.inputs import Input, Unusable
+from compaction_platform.lake.parquet_format.footer import MAGIC
+from compaction_platform.lake.parquet_format.pages import pages_of
 from compaction_platform.lake.parquet_format.thrift import (
     BINARY,
     I16,
@@ -27,7 +28,6 @@ from compaction_platform.lake.parquet_format.thrift import (
     serialize,
 )
 
-MAGIC = b"PAR1"
 LARGE_ROW_GROUP_BYTES = 8 << 20
 
 # Numbers of fields in parquet.thrift.
@@ -45,9 +45,6 @@ FILE_PATH, CHUNK_OFFSET, CHUNK_META, OFFSET_INDEX, OFFSET_INDEX_SIZE, COLUMN_IND
 CRYPTO = 8
 COMPRESSED, DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE, BLOOM, BLOOM_SIZE = 7, 9, 10, 11, 14, 15
 PAGE_LOCATIONS, PAGE_OFFSET = 1, 1
-COLUMN_VALUES = 5
-PAGE_COMPRESSED, PAGE_CRC, DATA_PAGE_HEADER, DATA_PAGE_HEADER_V2, PAGE_VALUES = 3, 4, 5, 8, 1
-LONGEST_PAGE_HEADER = 1 << 20  # it holds statistics: two values of any length
 
 
 @dataclass(frozen=True)
@@ -99,28 +96,13 @@ def rows_by_checksums(each: Input) -> int | None:
 
     A page whose checksum holds is what its writer wrote: it need not be decoded to be copied.
     """
-    groups = footer_of(each.data).get_value(ROW_GROUPS).items
-    columns = [column.get_value(CHUNK_META) for group in groups for column in group.get_value(COLUMNS).items]
+    data = memoryview(each.data).cast("B")
     try:
-        sound = all(_checksums_hold(memoryview(each.data).cast("B"), meta) for meta in columns)
+        chunks = [chunk for group in each.footer.row_groups for chunk in group.chunks]
+        sound = all(page.has_checksum for chunk in chunks for page in pages_of(data, chunk))
     except ThriftInvalid:
         return None
-    return sum(group.get_value(GROUP_ROWS) for group in groups) if sound else None
-
-
-def _checksums_hold(data: memoryview, meta: Struct) -> bool:
-    values = 0
-    place = _start(meta)
-    end = place + meta.get_value(COMPRESSED)
-    while place < end:
-        header, begins = parse(data[: min(end, place + LONGEST_PAGE_HEADER)], place)
-        page = data[begins : begins + header.get_value(PAGE_COMPRESSED, 0)]
-        if PAGE_CRC not in header or zlib.crc32(page) != header.get_value(PAGE_CRC) & 0xFFFFFFFF:
-            return False
-        kinds = (header.get_value(number) for number in (DATA_PAGE_HEADER, DATA_PAGE_HEADER_V2))
-        values += sum(kind.get_value(PAGE_VALUES) for kind in kinds if kind is not None)
-        place = begins + len(page)
-    return bool(place == end and values == meta.get_value(COLUMN_VALUES))
+    return each.footer.rows if sound else None
 
 
 def write(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes]) -> list[Chunk]:

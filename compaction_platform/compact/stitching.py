@@ -33,8 +33,11 @@ def write(
     made = written(plan, metadata, sink)
     output = Input(inputs[0].file, mapped(sink))
     found = proved(plan, made.choices, output.data, by_checksums=verify == "pages")
-    said = json.dumps({"rows": found.rows, "bytes": concat.digest_of([output])}).encode()
-    made.describe({**metadata, ROWS_KEY: digest_of(found) if verify == "full" else said})
+    made.describe({**metadata, ROWS_KEY: digest_of(found) if verify == "full" else _by_bytes(output)})
     if Input(inputs[0].file, mapped(sink)).metadata.num_rows != plan.rows:
         raise CannotStitch("the footer has another number of rows than the inputs")
     return Written(plan.rows, "stitch", made.told())
+
+
+def _by_bytes(output: Input) -> bytes:
+    return json.dumps({"rows": output.metadata.num_rows, "bytes": concat.digest_of([output])}).encode()

@@ -144,7 +144,7 @@ class Rewrite:
             rows=found.rows,
             digest=found.digest,
             engine="stitch",
-            reason=reasons[0],
+            reason="; ".join(dict.fromkeys(reasons)),
         )
 
     def _encoded_anew(self, work: Work) -> Rewritten:

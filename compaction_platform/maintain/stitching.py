@@ -13,7 +13,7 @@ from compaction_platform.lake.data_file_rows import FIELD_ID
 from compaction_platform.lake.fingerprint import InOrderByColumn
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.stitch.description import agreed
-from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
+from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Stitched, footers_of, planned, written
 from compaction_platform.lake.stitch.proof import proved
 from compaction_platform.maintain.plan import Policy
@@ -35,6 +35,7 @@ def cut(files: Sequence[DataFile], policy: Policy) -> Iterator[list[DataFile]]:
         yield some
 
 
+@refusing_what_is_unfit()
 def stitched(
     files: Sequence[DataFile],
     contents: Sequence[pyarrow.Buffer],
@@ -44,20 +45,6 @@ def stitched(
     digest: InOrderByColumn,
 ) -> Stitched:
     """One proved file of these, and all of its rows shown to `digest`. Raises CannotStitch."""
-    try:
-        return _stitched(files, contents, schema, encoding, path, digest)
-    except UNFIT as problem:
-        raise unfit(problem) from problem
-
-
-def _stitched(
-    files: Sequence[DataFile],
-    contents: Sequence[pyarrow.Buffer],
-    schema: pyarrow.Schema,
-    encoding: Encoding,
-    path: Path,
-    digest: InOrderByColumn,
-) -> Stitched:
     footers = footers_of(contents)
     for file, footer in zip(files, footers, strict=True):
         if footer.rows != file.record_count:

@@ -5,21 +5,21 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from compaction_platform.lake.parquet_format.codecs import LZ4_RAW, NAMES
 from compaction_platform.lake.parquet_format.footer import FooterReader, Statistics
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
 from compaction_platform.lake.parquet_format.schema import INT32, INT64, INT96, Leaf, elements_of, leaves_of
-from compaction_platform.lake.stitch import values
 from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage
 from compaction_platform.lake.stitch.errors import CannotStitch
 
-_NAMES = {values.UNCOMPRESSED: "none", values.SNAPPY: "snappy", values.GZIP: "gzip", values.BROTLI: "brotli"}
-_NAMES |= {values.ZSTD: "zstd", values.LZ4_RAW: "lz4", 5: "lz4"}  # 5: a framing that nobody writes any more
+_OLD_LZ4 = 5  # a framing that nobody writes any more
+_WRITTEN_BY = NAMES | {_OLD_LZ4: NAMES[LZ4_RAW]}
 
 
 def encoded(column: Column, parts: list[tuple[Any, int]], reason: str) -> NewColumn:
     """The column of these row groups (each a file, and the number of the row group in it), decoded and written."""
     leaf = column.leaf
-    if leaf.physical == INT96 or column.codec not in _NAMES:
+    if leaf.physical == INT96 or column.codec not in _WRITTEN_BY:
         raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}")
     table = _decoded(leaf, parts)
     sink = pyarrow.BufferOutputStream()
@@ -27,7 +27,7 @@ def encoded(column: Column, parts: list[tuple[Any, int]], reason: str) -> NewCol
         table,
         sink,
         row_group_size=max(1, table.num_rows),
-        compression=_NAMES[column.codec],
+        compression=_WRITTEN_BY[column.codec],
         store_schema=False,
         write_statistics=False,
         store_decimal_as_integer=leaf.physical in (INT32, INT64),

@@ -7,7 +7,7 @@ import pyarrow
 from compaction_platform.lake.parquet_format.schema import BOOLEAN
 from compaction_platform.lake.stitch import anew, dictionary, identity, plain, raw
 from compaction_platform.lake.stitch.column import Column, NewColumn
-from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
+from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.statistics import is_all_null
 
 # A dictionary is worth its while if its entries are at most this part of the values.
@@ -25,12 +25,12 @@ def column_of(column: Column, parts: list[tuple[Any, int]]) -> NewColumn:
         return raw.copied(column, "a row group of its own")
     coded = [each for each in column.pieces if each.uses_dictionary]
     try:
-        if not coded:
-            return raw.copied(column, "no dictionaries")
-        return _without_dictionaries_of_chunks(column)
-    except UNFIT as problem:
-        reason = unfit(problem)
-        return anew.encoded(column, parts, str(reason))
+        with refusing_what_is_unfit():
+            if not coded:
+                return raw.copied(column, "no dictionaries")
+            return _without_dictionaries_of_chunks(column)
+    except CannotStitch as cannot:
+        return anew.encoded(column, parts, str(cannot))
 
 
 def _without_dictionaries_of_chunks(column: Column) -> NewColumn:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy
 
+from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
 from compaction_platform.lake.parquet_format.footer import Chunk, Statistics
 from compaction_platform.lake.parquet_format.pages import (
     BIT_PACKED,
@@ -22,9 +23,8 @@ from compaction_platform.lake.parquet_format.pages import (
 from compaction_platform.lake.parquet_format.schema import Leaf
 from compaction_platform.lake.stitch import values
 from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.runs import constant, packed_levels
+from compaction_platform.lake.stitch.runs import Array, constant, packed_levels
 from compaction_platform.lake.stitch.statistics import is_all_null, merged, told
-from compaction_platform.lake.stitch.values import Array
 
 VALUES_PER_PAGE = 20_000
 
@@ -328,7 +328,7 @@ def _compress_anew(page: Page, before: int, now: int) -> None:
     else:
         rest = page.data[levels:]
     page.data = memoryview(b"".join((page.data[:levels], values.compressed(rest, now))))
-    page.is_compressed = now != values.UNCOMPRESSED
+    page.is_compressed = now != UNCOMPRESSED
 
 
 def _say_that_none_is_null(page: Page, leaf: Leaf) -> None:

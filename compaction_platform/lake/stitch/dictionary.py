@@ -8,14 +8,14 @@ from typing import Any
 import numpy
 import pyarrow
 
+from compaction_platform.lake.parquet_format.codecs import BROTLI, GZIP, UNCOMPRESSED, ZSTD
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, PLAIN, RLE_DICTIONARY, Page
 from compaction_platform.lake.stitch import values
 from compaction_platform.lake.stitch.column import Column, NewColumn, span
 from compaction_platform.lake.stitch.raw import copy_page
-from compaction_platform.lake.stitch.runs import packed_indices
-from compaction_platform.lake.stitch.values import Array
+from compaction_platform.lake.stitch.runs import Array, packed_indices
 
-_ENTROPY_CODED = frozenset((values.GZIP, values.BROTLI, values.ZSTD))
+_ENTROPY_CODED = frozenset((GZIP, BROTLI, ZSTD))
 
 
 def entries_of(column: Column) -> pyarrow.Array:
@@ -26,7 +26,7 @@ def entries_of(column: Column) -> pyarrow.Array:
     if len(codecs) == 1:
         return values.plain_values(pages, column.leaf, codecs.pop())
     plain = [_decompressed(page, each.chunk.codec) for page, each in zip(pages, pieces, strict=True)]
-    return values.plain_values(plain, column.leaf, values.UNCOMPRESSED)
+    return values.plain_values(plain, column.leaf, UNCOMPRESSED)
 
 
 def _decompressed(page: Page, codec: int) -> Page:
@@ -69,7 +69,7 @@ def _dictionary_page(column: Column, entries: pyarrow.Array, distinct: pyarrow.A
     """Where no entry is there twice, compressed dictionaries of zstd are one as they are, one behind the other."""
     pages = [each.dictionary for each in column.pieces if each.taken and each.dictionary]
     same_codec = all(each.chunk.codec == column.codec for each in column.pieces)
-    if len(distinct) == len(entries) and same_codec and column.codec in (values.ZSTD, values.UNCOMPRESSED):
+    if len(distinct) == len(entries) and same_codec and column.codec in (ZSTD, UNCOMPRESSED):
         data: Any = memoryview(b"".join(page.data for page in pages))
         return Page(DICTIONARY, len(entries), PLAIN, sum(page.uncompressed for page in pages), data)
     payload = values.plain(distinct)

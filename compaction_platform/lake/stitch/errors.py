@@ -1,6 +1,8 @@
 """What says that another engine must take these files."""
 
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pyarrow
 
@@ -28,5 +30,12 @@ UNFIT = (
 )
 
 
-def unfit(problem: BaseException) -> CannotStitch:
-    return problem if isinstance(problem, CannotStitch) else CannotStitch(" ".join(str(problem).split())[:300])
+@contextmanager
+def refusing_what_is_unfit() -> Iterator[None]:
+    """Whatever bytes lead to that are not what they should be becomes a CannotStitch."""
+    try:
+        yield
+    except CannotStitch:
+        raise
+    except UNFIT as problem:
+        raise CannotStitch(" ".join(str(problem).split())[:300]) from problem

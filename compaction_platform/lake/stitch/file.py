@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from compaction_platform.lake.parquet_format.codecs import NAMES, NUMBERS
 from compaction_platform.lake.parquet_format.footer import (
     MAGIC,
     Chunk,
@@ -23,11 +24,8 @@ from compaction_platform.lake.parquet_format.schema import INT96, Leaf, elements
 from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
 from compaction_platform.lake.stitch.choose import column_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, Strategy, piece
-from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
+from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
-
-# By the names that writers know them by.
-CODECS = {"none": 0, "uncompressed": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7}
 
 log = logging.getLogger(__name__)
 
@@ -82,10 +80,8 @@ class Choice:
 def footers_of(files: Sequence[Any]) -> list[Footer]:
     """The footers of these files. Raises CannotStitch if one of them has none that can be read."""
     reader = FooterReader()
-    try:
+    with refusing_what_is_unfit():
         return [reader.read(data) for data in files]
-    except UNFIT as problem:
-        raise unfit(problem) from problem
 
 
 def planned(
@@ -97,12 +93,10 @@ def planned(
 ) -> Plan:
     """How these files can be joined. Raises CannotStitch with the reason if they cannot. `codec`: the only one by which
     the output may be compressed; otherwise it is as the inputs are."""
-    try:
+    with refusing_what_is_unfit():
         schema = _one_schema(footers)
         leaves = tuple(leaves_of(elements_of(schema)))
         sources = _sources(files, footers)
-    except UNFIT as problem:
-        raise unfit(problem) from problem
     if len({footer.column_orders for footer in footers}) > 1:
         raise CannotStitch("column orders differ")
     columns = [(leaf.path, leaf.physical) for leaf in leaves]
@@ -113,9 +107,8 @@ def planned(
     ):
         raise CannotStitch("a row group has other columns than its schema")
     codecs = {chunk.codec for footer in footers for group in footer.row_groups for chunk in group.chunks}
-    if codec is not None and codecs - {CODECS[codec]}:
-        names = {number: name for name, number in CODECS.items()}
-        others = ", ".join(sorted(names.get(number, str(number)) for number in codecs - {CODECS[codec]}))
+    if codec is not None and codecs - {NUMBERS[codec]}:
+        others = ", ".join(sorted(NAMES.get(number, str(number)) for number in codecs - {NUMBERS[codec]}))
         raise CannotStitch(f"files are compressed by {others}, and {codec} is wanted")
     if any(group.uncompressed > LARGEST_ROW_GROUP for footer in footers for group in footer.row_groups):
         raise CannotStitch("a row group is too large to be held in memory")
@@ -317,11 +310,9 @@ class Stitched:
     def write(self) -> None:
         """Raises CannotStitch if it turns out that it cannot be done."""
         self._write(MAGIC)
-        try:
+        with refusing_what_is_unfit():
             for group in self.plan.groups:
                 self._row_group(group)
-        except UNFIT as problem:
-            raise unfit(problem) from problem
         self._finish()
 
 

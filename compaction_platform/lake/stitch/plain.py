@@ -11,7 +11,7 @@ from compaction_platform.lake.stitch import values
 from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, span
 from compaction_platform.lake.stitch.identity import add_dictionary_as_page, is_identity
 from compaction_platform.lake.stitch.raw import copy_page
-from compaction_platform.lake.stitch.values import Array
+from compaction_platform.lake.stitch.runs import Array
 
 
 def dissolved(column: Column, entries: pyarrow.Array, positions: Array, reason: str) -> NewColumn:

@@ -13,14 +13,15 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.fingerprint import Fingerprint, InOrder, InOrderByColumn
+from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page, pages_of
 from compaction_platform.lake.stitch.bounds import wrong_bounds
 from compaction_platform.lake.stitch.column import Column, Piece
-from compaction_platform.lake.stitch.errors import UNFIT, CannotStitch, unfit
+from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Choice, Plan, piece_of
 from compaction_platform.lake.stitch.identity import is_identity
-from compaction_platform.lake.stitch.values import UNCOMPRESSED, levels
+from compaction_platform.lake.stitch.values import levels
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ def _is_same_page(one: Page, other: Page) -> bool:
     return bool(one.header == other.header and pyarrow.py_buffer(one.data).equals(pyarrow.py_buffer(other.data)))
 
 
+@refusing_what_is_unfit()
 def proved(
     plan: Plan,
     choices: Sequence[Choice],
@@ -134,15 +136,6 @@ def proved(
     """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
     if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
     checksum; they are then not part of the fingerprint. `also` is shown what is decoded."""
-    try:
-        return _proved(plan, choices, output, by_checksums, also)
-    except UNFIT as problem:
-        raise unfit(problem) from problem
-
-
-def _proved(
-    plan: Plan, choices: Sequence[Choice], output: Any, by_checksums: bool, also: InOrderByColumn | None
-) -> Fingerprint:
     same = copied(plan, choices, output)
     opened = _opened(output)
     names = opened.schema_arrow.names

@@ -12,6 +12,7 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 
+from compaction_platform.lake.parquet_format.codecs import GZIP, LZ4_RAW, NAMES, UNCOMPRESSED, ZSTD
 from compaction_platform.lake.parquet_format.footer import MAGIC, Chunk, Footer, FooterReader, RowGroup, footer_bytes
 from compaction_platform.lake.parquet_format.pages import (
     DATA,
@@ -34,11 +35,8 @@ from compaction_platform.lake.parquet_format.schema import (
 )
 from compaction_platform.lake.parquet_format.thrift import BINARY, I32, Struct
 from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.runs import Array
 
-Array = numpy.ndarray[Any, Any]
-
-UNCOMPRESSED, SNAPPY, GZIP, BROTLI, ZSTD, LZ4_RAW = 0, 1, 2, 4, 6, 7
-_CODECS = {SNAPPY: "snappy", GZIP: "gzip", BROTLI: "brotli", ZSTD: "zstd", LZ4_RAW: "lz4_raw"}
 _BITS = {FLOAT: INT32, DOUBLE: INT64, INT96: FIXED_LEN_BYTE_ARRAY}
 _ONE_PAGE = 1 << 30
 
@@ -48,10 +46,10 @@ def codec(number: int) -> pyarrow.Codec | None:
     """None where pages are not compressed."""
     if number == UNCOMPRESSED:
         return None
-    if number not in _CODECS:
+    if number not in NAMES:
         raise CannotStitch(f"pages are compressed by a codec that cannot be used alone (number {number})")
     level = 1 if number in (ZSTD, GZIP) else None
-    return pyarrow.Codec(_CODECS[number], compression_level=level)
+    return pyarrow.Codec("lz4_raw" if number == LZ4_RAW else NAMES[number], compression_level=level)
 
 
 def decompressed(data: memoryview, number: int, size: int) -> memoryview:
