@@ -125,8 +125,7 @@ class InOrder:
     """Streaming fingerprint of rows in their order."""
 
     def __init__(self, schema: pyarrow.Schema) -> None:
-        if len(set(schema.names)) != len(schema.names):
-            raise TypeHasNoFingerprint("two columns have the same name; the data cannot be verified column by column.")
+        _require_names(schema)
         self._columns = {field.name: _Node(canonical_type(field.type)) for field in schema}
         self._rows = 0
 
@@ -154,6 +153,7 @@ class InOrderByColumn:
     """As `InOrder`, for rows that are seen one column after the other: as little is held in memory as can be."""
 
     def __init__(self, schema: pyarrow.Schema) -> None:
+        _require_names(schema)
         self._columns = {field.name: InOrder(pyarrow.schema([field])) for field in schema}
 
     def update(self, column: pyarrow.Table) -> None:
@@ -243,6 +243,11 @@ def combined(parts: Iterable[Fingerprint]) -> Fingerprint:
 def _of_sums(rows: int, schema: str, sums: list[int]) -> Fingerprint:
     modulus = 1 << 128
     return Fingerprint(rows, ((_SCHEMA, schema), (_SUMS, "".join(f"{total % modulus:032x}" for total in sums))))
+
+
+def _require_names(schema: pyarrow.Schema) -> None:
+    if len(set(schema.names)) != len(schema.names):
+        raise TypeHasNoFingerprint("two columns have the same name; the data cannot be verified column by column.")
 
 
 def _require_columns(batch: pyarrow.RecordBatch | pyarrow.Table, wanted: Iterable[str]) -> None:

@@ -123,6 +123,19 @@ def with_nulls(one: list[Struct], other: list[Struct]) -> list[Struct] | None:
     return merged
 
 
+def only(elements: Sequence[Struct], name: str) -> list[Struct]:
+    """A schema of one of the columns, with all that is nested in it."""
+    place = 1
+    for _ in range(elements[0].get_value(CHILDREN, 0)):
+        end = _collect(elements, place, (), (0, 0), [])
+        if elements[place].get_value(NAME, b"").decode(errors="surrogateescape") == name:
+            root = Struct(elements[0])
+            root.set_value(CHILDREN, I32, 1)
+            return [root, *elements[place:end]]
+        place = end
+    raise ThriftInvalid(f"there is no column {name}")
+
+
 def schema_bytes(elements: Sequence[Struct]) -> bytes:
     """Elements as a footer has them."""
     return serialize(Struct({1: (LIST, ListOf(STRUCT, list(elements)))}))[1:-1]

@@ -4,19 +4,22 @@ checksum, and a reader who believes wrong ones misses rows.
 Each input's bounds are held against its own rows, as they are read back from the output: so those of pages hold, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
+from itertools import accumulate
 from typing import Any
 
+import numpy
 import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.schema import Leaf
-from compaction_platform.lake.stitch.file import Plan, Source
-from compaction_platform.lake.stitch.statistics import told
+from compaction_platform.lake.stitch.column import Piece
+from compaction_platform.lake.stitch.file import Plan
 
 types = pyarrow.types
+
+Extremes = tuple[int, Any, Any]  # nulls, and the lowest and the highest value; None if there is none that compares
 
 
 def wrong_bounds(plan: Plan, number: int, rows: pyarrow.Table) -> list[str]:
@@ -30,36 +33,52 @@ def wrong_bounds(plan: Plan, number: int, rows: pyarrow.Table) -> list[str]:
             column = pyarrow.compute.struct_field(column, part)
         if types.is_duration(column.type):
             column = column.cast(pyarrow.int64())  # Arrow does not compare them
-        if not _hold(plan.groups[number], place, leaf, column, _comparable(column.type)):
+        pieces = plan.pieces(number, place)
+        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        extremes = _extremes(array, [each.rows for each in pieces])
+        if not all(_hold(each, *seen) for each, seen in zip(pieces, extremes, strict=True)):
             found.append(".".join(leaf.path))
     return found
 
 
-def _hold(
-    group: Sequence[tuple[Source, int]],
-    place: int,
-    leaf: Leaf,
-    column: pyarrow.ChunkedArray,
-    comparable: Callable[[Any], Any] | None,
-) -> bool:
-    first = 0
-    order = leaf.order
-    for source, number in group:
-        part = source.footer.row_groups[number]
-        known = told(part.chunks[place], source.leaves[place], ordered=source.ordered[place])
-        mine = column.slice(first, part.rows)
-        first += part.rows
-        if known.nulls is not None and known.nulls != mine.null_count:
-            return False
-        if order is None or comparable is None or known.low is None or known.high is None:
-            continue
-        if mine.null_count == len(mine):
-            continue
-        extremes = pyarrow.compute.min_max(mine)
-        low, high = comparable(extremes["min"]), comparable(extremes["max"])
-        if low < order(known.low) or high > order(known.high):
-            return False
-    return True
+def _hold(each: Piece, nulls: int, lowest: Any, highest: Any) -> bool:
+    known, order = each.known, each.leaf.order
+    if known.nulls is not None and known.nulls != nulls:
+        return False
+    if order is None or lowest is None or known.low is None or known.high is None:
+        return True
+    return not (lowest < order(known.low) or highest > order(known.high))  # what is not a number is neither
+
+
+def _extremes(column: pyarrow.Array, counts: Sequence[int]) -> Iterator[Extremes]:
+    """For so many rows at a time."""
+    starts = [0, *accumulate(counts)][:-1]
+    if (kind := _numbers(column.type)) and not column.null_count:
+        values = numpy.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
+        low, high = (pick.reduceat(values, starts).tolist() for pick in (numpy.fmin, numpy.fmax))
+        return ((0, *both) for both in zip(low, high, strict=True))
+    comparable = _comparable(column.type)
+    return (_extremes_of(column.slice(start, count), comparable) for start, count in zip(starts, counts, strict=True))
+
+
+def _extremes_of(some: pyarrow.Array, comparable: Callable[[Any], Any] | None) -> Extremes:
+    if comparable is None or some.null_count == len(some):
+        return some.null_count, None, None
+    found = pyarrow.compute.min_max(some)
+    return some.null_count, comparable(found["min"]), comparable(found["max"])
+
+
+def _numbers(kind: pyarrow.DataType) -> numpy.dtype[Any] | None:
+    """How values lie in memory that are numbers, and compare as such; None if they are others."""
+    if types.is_floating(kind) and not types.is_float16(kind):
+        letter = "f"
+    elif types.is_unsigned_integer(kind):
+        letter = "u"
+    elif types.is_integer(kind) or types.is_date32(kind) or types.is_time(kind) or types.is_timestamp(kind):
+        letter = "i"
+    else:
+        return None
+    return numpy.dtype(f"<{letter}{kind.bit_width // 8}")
 
 
 def _comparable(kind: pyarrow.DataType) -> Callable[[Any], Any] | None:

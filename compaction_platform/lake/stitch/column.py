@@ -1,7 +1,7 @@
 """One column of one new row group: the chunks it is made of, taken apart only as far as a strategy needs it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -48,14 +48,13 @@ class Taken:
 class Piece:
     """One chunk of one file."""
 
-    file: memoryview
     chunk: Chunk
     leaf: Leaf  # as that file has it: it may say that there are no nulls
     rows: int
     known: Statistics
     dictionary: Page | None
     pages: list[Page]
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[Taken] = field(default_factory=list)  # by the column that it is part of
 
     @property
     def uses_dictionary(self) -> bool:
@@ -116,7 +115,7 @@ def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, *, ordered: boo
         raise CannotStitch("a column has another number of values than there are rows")
     known = told(chunk, leaf, ordered=ordered)
     _require_consistent(pages, chunk, leaf, known)
-    return Piece(file, chunk, leaf, rows, known, dictionary, pages)
+    return Piece(chunk, leaf, rows, known, dictionary, pages)
 
 
 def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, known: Statistics) -> None:
@@ -139,6 +138,11 @@ class Column:
 
     leaf: Leaf
     pieces: list[Piece]
+
+    @classmethod
+    def of(cls, leaf: Leaf, pieces: Sequence[Piece]) -> "Column":
+        """These chunks to be taken apart. What is found in them takes memory, and goes with the column."""
+        return cls(leaf, [replace(each) for each in pieces])
 
     @cached_property
     def codec(self) -> int:

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 from compaction_platform.lake.parquet_format.codecs import NAMES, NUMBERS
@@ -54,6 +54,14 @@ class Plan:
     schema: bytes
     leaves: tuple[Leaf, ...]
     column_orders: bytes
+    _pieces: dict[tuple[int, int], list[Piece]] = field(default_factory=dict, repr=False, compare=False)
+
+    def pieces(self, group: int, place: int) -> list[Piece]:
+        """The chunks that become one, by the number of the new row group and the place of the column. They are looked
+        at once: to be written, and to be held against what was written."""
+        if (group, place) not in self._pieces:
+            self._pieces[group, place] = [_piece_of(source, number, place) for source, number in self.groups[group]]
+        return self._pieces[group, place]
 
     @property
     def created_by(self) -> bytes:
@@ -172,14 +180,14 @@ def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[
         yield tuple(waiting)
 
 
-# ---------------------------------------------------------------- writing
-
-
-def piece_of(source: Source, number: int, place: int) -> Piece:
+def _piece_of(source: Source, number: int, place: int) -> Piece:
     """One column of one row group of a file, with its pages."""
     group = source.footer.row_groups[number]
     ordered = source.ordered[place]
     return piece(source.data, group.chunks[place], source.leaves[place], group.rows, ordered=ordered)
+
+
+# ---------------------------------------------------------------- writing
 
 
 class Stitched:
@@ -206,16 +214,15 @@ class Stitched:
         self.sink.write(b"".join(self._waiting))
         self._waiting, self._size = [], 0
 
-    def _row_group(self, group: Sequence[tuple[Source, int]]) -> None:
+    def _row_group(self, new: int, group: Sequence[tuple[Source, int]]) -> None:
         chunks = []
         decoded = 0
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
         for place, leaf in enumerate(self.plan.leaves):
-            pieces = [piece_of(source, number, place) for source, number in group]
-            decoded += sum(each.decoded_bytes for each in pieces)
+            column = Column.of(leaf, self.plan.pieces(new, place))
+            decoded += sum(each.decoded_bytes for each in column.pieces)
             if decoded > LARGEST_ROW_GROUP:
                 raise CannotStitch("decoded, a row group would be too large to be held in memory")
-            column = Column(leaf, pieces)
             made = column_of(column, [(source.data, number) for source, number in group])
             name = ".".join(leaf.path)
             self.choices.append(Choice(name, made.strategy, made.reason))
@@ -311,8 +318,8 @@ class Stitched:
         """Raises CannotStitch if it turns out that it cannot be done."""
         self._write(MAGIC)
         with refusing_what_is_unfit():
-            for group in self.plan.groups:
-                self._row_group(group)
+            for new, group in enumerate(self.plan.groups):
+                self._row_group(new, group)
         self._finish()
 
 

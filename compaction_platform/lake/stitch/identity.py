@@ -10,6 +10,7 @@ from compaction_platform.lake.parquet_format.footer import Statistics
 from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page
 from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage, Piece
 from compaction_platform.lake.stitch.raw import copy_page, copy_pages
+from compaction_platform.lake.stitch.runs import counts_up
 
 
 def is_identity(column: Column, each: Piece) -> bool:
@@ -19,6 +20,8 @@ def is_identity(column: Column, each: Piece) -> bool:
     present = sum(taken.present for taken in each.taken)
     if present != each.entries or not all(page.uses_dictionary for page in each.pages[: len(each.taken)]):
         return False
+    if len(each.taken) == 1 and counts_up(each.taken[0].indices, present):
+        return True
     first = each.taken[0].first
     return bool((column.indices[first : first + present] == numpy.arange(present)).all())
 

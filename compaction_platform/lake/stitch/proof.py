@@ -4,7 +4,7 @@ A column whose bytes are the inputs' own, with all that tells how to read them, 
 in the output. All others are decoded on both sides, and their values compared in their order.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,15 +12,16 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.fingerprint import Fingerprint, InOrder, InOrderByColumn
+from compaction_platform.lake.fingerprint import Fingerprint, InOrderByColumn
 from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page, pages_of
 from compaction_platform.lake.stitch.bounds import wrong_bounds
 from compaction_platform.lake.stitch.column import Column, Piece
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.stitch.file import Choice, Plan, piece_of
+from compaction_platform.lake.stitch.file import Choice, Plan
 from compaction_platform.lake.stitch.identity import is_identity
+from compaction_platform.lake.stitch.inputs import decoded, opened
 from compaction_platform.lake.stitch.values import levels
 
 
@@ -55,13 +56,15 @@ def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
 
 def _is_same(plan: Plan, place: int, footer: Footer, view: memoryview) -> tuple[bool, bool]:
     has_checksums = True
-    for group, made in zip(plan.groups, footer.row_groups, strict=True):
+    if len(footer.row_groups) != len(plan.groups):
+        raise CannotStitch("there are other row groups than were to be made")
+    for number, made in enumerate(footer.row_groups):
         chunk = made.chunks[place]
-        pieces = [piece_of(source, number, place) for source, number in group]
+        pieces = plan.pieces(number, place)
         if any(each.leaf != plan.leaves[place] or each.chunk.codec != chunk.codec for each in pieces):
             return False, False
         new = list(pages_of(view, chunk))
-        if not _is_made_of(Column(plan.leaves[place], pieces), new):
+        if not _is_made_of(Column.of(plan.leaves[place], pieces), new):
             return False, False
         old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
         has_checksums = has_checksums and all(page.has_checksum for page in old)
@@ -137,58 +140,34 @@ def proved(
     if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
     checksum; they are then not part of the fingerprint. `also` is shown what is decoded."""
     same = copied(plan, choices, output)
-    opened = _opened(output)
-    names = opened.schema_arrow.names
+    file = opened(output)
+    names = file.schema_arrow.names
     others = [name for name in names if name not in same.columns]
-    decoded = [name for name in names if not by_checksums or name not in same.with_checksums]
-    expected = _of_inputs(plan, opened.schema_arrow, others)
-    found = _of_output(plan, opened, decoded, also)
-    values = dict(found.columns)
-    differing = [name for name, digest in expected.columns if values[name] != digest]
-    if differing or expected.rows != plan.rows or found.rows != plan.rows:
-        raise CannotStitch(f"what was written was not what was read: {', '.join(differing) or 'the number of rows'}")
-    return found
-
-
-def _of_inputs(plan: Plan, schema: pyarrow.Schema, names: Sequence[str]) -> Fingerprint:
-    if not names:
-        return Fingerprint(plan.rows, ())
-    digest = InOrder(pyarrow.schema([schema.field(name) for name in names]))
-    for source in plan.sources:
-        for rows in _row_groups(_opened(source.data), names):
-            digest.update(rows)
-    return digest.finish()
-
-
-def _of_output(
-    plan: Plan, opened: pyarrow.parquet.ParquetFile, names: Sequence[str], also: InOrderByColumn | None
-) -> Fingerprint:
-    if not names:
-        return Fingerprint(_rows(opened), ())
-    digest = InOrderByColumn(pyarrow.schema([opened.schema_arrow.field(name) for name in names]))
-    for number in range(opened.metadata.num_row_groups):
-        for name in names:
-            rows = opened.read_row_group(number, columns=[name], use_threads=False)
+    shown = [name for name in names if not by_checksums or name not in same.with_checksums]
+    made, given = InOrderByColumn(_of(file.schema_arrow, shown)), InOrderByColumn(_of(file.schema_arrow, others))
+    for number in range(len(plan.groups)):
+        for name in shown:
+            rows = file.read_row_group(number, columns=[name], use_threads=False)
             if wrong := wrong_bounds(plan, number, rows):
                 raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
-            digest.update(rows)
+            made.update(rows)
             if also is not None:
                 also.update(rows)
-    return digest.finish()
+            if name not in same.columns:
+                for part in decoded(plan, number, name):
+                    given.update(part)
+    found, expected = made.finish(), given.finish()
+    digests = dict(found.columns)
+    differing = [name for name, digest in expected.columns if digests[name] != digest]
+    counts = {_rows(file), *(each.rows for each in (found, expected) if each.columns)}
+    if differing or counts != {plan.rows}:
+        raise CannotStitch(f"what was written was not what was read: {', '.join(differing) or 'the number of rows'}")
+    return Fingerprint(plan.rows, found.columns)
 
 
-def _row_groups(opened: pyarrow.parquet.ParquetFile, names: Sequence[str]) -> Iterator[pyarrow.Table]:
-    for number in range(opened.metadata.num_row_groups):
-        yield opened.read_row_group(number, columns=list(names), use_threads=False)
+def _of(schema: pyarrow.Schema, names: Sequence[str]) -> pyarrow.Schema:
+    return pyarrow.schema([schema.field(name) for name in names])
 
 
-def _rows(opened: pyarrow.parquet.ParquetFile) -> int:
-    return sum(opened.metadata.row_group(number).num_rows for number in range(opened.metadata.num_row_groups))
-
-
-def _opened(data: Any) -> pyarrow.parquet.ParquetFile:
-    return pyarrow.parquet.ParquetFile(
-        pyarrow.BufferReader(pyarrow.py_buffer(data)),
-        page_checksum_verification=True,
-        coerce_int96_timestamp_unit="us",  # as compact and maintain read them: nanoseconds wrap around
-    )
+def _rows(file: pyarrow.parquet.ParquetFile) -> int:
+    return sum(file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups))

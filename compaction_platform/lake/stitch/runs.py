@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy
 
-from compaction_platform.lake.parquet_format.thrift import varint
+from compaction_platform.lake.parquet_format.thrift import parse_varint, varint
 
 Array = numpy.ndarray[Any, Any]
 _WORTH_A_RUN = 64  # this often the same, and it is said once
+_WIDEST_PATTERN = 17  # bits
 
 
 @cache
@@ -36,6 +37,36 @@ def packed_levels(levels: Array, largest: int) -> bytes:
     if done < len(levels):
         out += _packed(levels[done:], width)
     return bytes(out)
+
+
+def counts_up(stream: Any, count: int) -> bool:
+    """Whether these indices are 0, 1, 2, … so many of them. False also where it is not seen at once: if they are not
+    packed, but told as runs."""
+    data = bytes(stream)
+    width = data[0]
+    if not 0 < width <= _WIDEST_PATTERN:
+        return False
+    pattern = _upwards(width)
+    place, done = 1, 0
+    while done < count:
+        head, place = parse_varint(data, place) if place < len(data) else (0, place)
+        if not head & 1 or place + (head >> 1) * width > len(data):
+            return False
+        here = min(count - done, (head >> 1) * 8)
+        begins, whole, bits = done * width // 8, here * width // 8, here * width % 8
+        if data[place : place + whole] != pattern[begins : begins + whole]:
+            return False
+        if bits and (data[place + whole] ^ pattern[begins + whole]) & ((1 << bits) - 1):
+            return False
+        place += (head >> 1) * width
+        done += here
+    return True
+
+
+@cache
+def _upwards(width: int) -> bytes:
+    """All numbers of so many bits, packed."""
+    return _bits(numpy.arange(1 << width), width)
 
 
 def packed_indices(indices: Array, entries: int, *, in_bytes: bool) -> bytes:
@@ -66,8 +97,11 @@ def _padded(data: bytes, count: int, width: int) -> bytes:
 
 def _packed(numbers: Array, width: int) -> bytes:
     """One run of numbers of that many bits each, the last eight filled up with zeros."""
+    return _header(len(numbers)) + _bits(numbers, width).ljust(-(-len(numbers) // 8) * width, b"\0")
+
+
+def _bits(numbers: Array, width: int) -> bytes:
     whole = "<u1" if width <= 8 else "<u4"
     cells = numpy.ascontiguousarray(numbers.astype(whole)).view("u1").reshape(len(numbers), -1)
     bits = numpy.unpackbits(cells, axis=1, bitorder="little")[:, :width]
-    packed = numpy.packbits(bits.reshape(-1), bitorder="little").tobytes()
-    return _header(len(numbers)) + packed.ljust(-(-len(numbers) // 8) * width, b"\0")
+    return numpy.packbits(bits.reshape(-1), bitorder="little").tobytes()

@@ -1,0 +1,70 @@
+"""What inputs hold, as Arrow reads it: a column of many row groups at once, as if they were all in one small file.
+
+Opening each file to read some rows of it takes longer than decoding them.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform.lake.parquet_format.footer import MAGIC, Chunk, Footer, RowGroup, footer_bytes
+from compaction_platform.lake.parquet_format.schema import elements_of, only, schema_bytes
+from compaction_platform.lake.stitch.description import ARROW
+from compaction_platform.lake.stitch.file import Plan, Source
+
+
+def opened(data: Any) -> pyarrow.parquet.ParquetFile:
+    return pyarrow.parquet.ParquetFile(
+        pyarrow.BufferReader(pyarrow.py_buffer(data)),
+        page_checksum_verification=True,
+        coerce_int96_timestamp_unit="us",  # as compact and maintain read them: nanoseconds wrap around
+    )
+
+
+def decoded(plan: Plan, number: int, name: str) -> Iterator[pyarrow.Table]:
+    """A column of all row groups that become this one, in their order."""
+    places = [place for place, leaf in enumerate(plan.leaves) if leaf.path[0] == name]
+    repeats = any(plan.leaves[place].repetition for place in places)
+    for _, alike in groupby(plan.groups[number], key=lambda part: part[0].footer.schema):
+        file = opened(_one_file(list(alike), places, name))
+        # Where a list ends is in its values: read together, one that has too few would go on in the next row group.
+        together = [[part] for part in range(file.num_row_groups)] if repeats else [range(file.num_row_groups)]
+        for parts in together:
+            yield file.read_row_groups(parts, use_threads=False)
+
+
+def _one_file(parts: Sequence[tuple[Source, int]], places: Sequence[int], name: str) -> bytes:
+    written: list[Any] = [MAGIC]
+    end = len(MAGIC)
+    groups = []
+    for source, number in parts:
+        group = source.footer.row_groups[number]
+        chunks = []
+        for chunk in (group.chunks[place] for place in places):
+            written.append(source.data[chunk.start : chunk.start + chunk.compressed])
+            chunks.append(_moved(chunk, end - chunk.start))
+            end += chunk.compressed
+        groups.append(RowGroup(group.rows, chunks))
+    first, _ = parts[0]
+    schema = schema_bytes(only(elements_of(first.footer.schema), name))
+    footer = Footer(first.footer.version, schema, groups, _note(first, name), first.footer.created_by)
+    return b"".join((*written, footer_bytes(footer)))
+
+
+def _moved(chunk: Chunk, by: int) -> Chunk:
+    """Where a column is now, and what is needed to decode it."""
+    sizes = (chunk.values, chunk.compressed, chunk.uncompressed)
+    dictionary = None if chunk.dictionary_page is None else chunk.dictionary_page + by
+    return Chunk(chunk.path, chunk.physical, chunk.codec, *sizes, chunk.data_page + by, dictionary, chunk.encodings)
+
+
+def _note(source: Source, name: str) -> dict[bytes, bytes]:
+    """What Arrow has noted in that file about the column."""
+    if ARROW not in source.footer.metadata:
+        return {}
+    column = opened(source.data).schema_arrow.field(name)
+    return {ARROW: base64.b64encode(pyarrow.schema([column]).serialize())}
