@@ -17,7 +17,7 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
-from compaction_platform.lake.parquet_format.schema import elements_of, leaves_of
+from compaction_platform.lake.parquet_format.schema import columns_of
 from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
 
 FETCHES_AT_ONCE = 16
@@ -100,7 +100,7 @@ class Input:
     def _judge_footer(self) -> None:
         """A footer bears no checksum, but it says some things twice."""
         try:
-            repeats = {leaf.path: leaf.repetition > 0 for leaf in leaves_of(elements_of(self.footer.schema))}
+            repeats = {leaf.path: leaf.repetition > 0 for leaf in columns_of(self.footer.schema)}
         except ThriftInvalid:
             return  # nothing is known about it here; Arrow decides whether it can be read
         for group in self.footer.row_groups:

@@ -15,9 +15,10 @@ import xxhash
 from pyspark.daemon import manager
 
 from compaction_platform.lake import data_file_rows, data_files, fingerprint, footers, objects, spread
+from compaction_platform.lake.stitch import proof
 
 PRELOADED = (numpy, obstore, pyarrow, pyarrow.compute, pyarrow.parquet, xxhash)
-PRELOADED_OF_OURS = (data_file_rows, data_files, fingerprint, footers, objects, spread)
+PRELOADED_OF_OURS = (data_file_rows, data_files, fingerprint, footers, objects, spread, proof)
 
 if __name__ == "__main__":
     manager()  # type: ignore[no-untyped-call]

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from compaction_platform.lake.parquet_format.thrift import (
@@ -50,6 +50,12 @@ def elements_of(schema: bytes) -> list[Struct]:
     if not found.items or not all(isinstance(each, Struct) for each in found.items):
         raise ThriftInvalid("there is no schema")
     return list(found.items)
+
+
+@lru_cache(maxsize=256)
+def columns_of(schema: bytes) -> tuple[Leaf, ...]:
+    """The columns of a footer's schema that hold values. (Files of one writer have the same.)"""
+    return tuple(leaves_of(elements_of(schema)))
 
 
 def leaves_of(elements: Sequence[Struct]) -> list[Leaf]:

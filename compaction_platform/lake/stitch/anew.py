@@ -8,7 +8,7 @@ import pyarrow.parquet
 from compaction_platform.lake.parquet_format.codecs import LZ4_RAW, NAMES
 from compaction_platform.lake.parquet_format.footer import FooterReader, Statistics
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
-from compaction_platform.lake.parquet_format.schema import INT32, INT64, INT96, Leaf, elements_of, leaves_of
+from compaction_platform.lake.parquet_format.schema import INT32, INT64, INT96, Leaf, columns_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage
 from compaction_platform.lake.stitch.errors import CannotStitch
 
@@ -34,7 +34,7 @@ def encoded(column: Column, parts: list[tuple[Any, int]], reason: str) -> NewCol
     )
     data = memoryview(sink.getvalue()).cast("B")
     footer = FooterReader().read(data)
-    found = leaves_of(elements_of(footer.schema))
+    found = columns_of(footer.schema)
     if len(found) != 1 or len(footer.row_groups) != 1 or not _is_same(found[0], leaf):
         raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it as another type")
     (chunk,) = footer.row_groups[0].chunks

@@ -20,7 +20,14 @@ from compaction_platform.lake.parquet_format.footer import (
     offset_index_bytes,
 )
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, RLE, Page, header_of
-from compaction_platform.lake.parquet_format.schema import INT96, Leaf, elements_of, leaves_of, schema_bytes, with_nulls
+from compaction_platform.lake.parquet_format.schema import (
+    INT96,
+    Leaf,
+    columns_of,
+    elements_of,
+    schema_bytes,
+    with_nulls,
+)
 from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
 from compaction_platform.lake.stitch.choose import column_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, Strategy, piece
@@ -103,7 +110,7 @@ def planned(
     the output may be compressed; otherwise it is as the inputs are."""
     with refusing_what_is_unfit():
         schema = _one_schema(footers)
-        leaves = tuple(leaves_of(elements_of(schema)))
+        leaves = columns_of(schema)
         sources = _sources(files, footers)
     if len({footer.column_orders for footer in footers}) > 1:
         raise CannotStitch("column orders differ")
@@ -142,14 +149,14 @@ def _one_schema(footers: Sequence[Footer]) -> bytes:
 
 
 def _sources(files: Sequence[Any], footers: Sequence[Footer]) -> tuple[Source, ...]:
-    known: dict[tuple[bytes, bytes], tuple[tuple[Leaf, ...], tuple[bool, ...]]] = {}
+    known: dict[tuple[bytes, bytes], tuple[bool, ...]] = {}
     found = []
     for data, footer in zip(files, footers, strict=True):
+        leaves = columns_of(footer.schema)
         key = (footer.schema, footer.column_orders)
         if key not in known:
-            leaves = tuple(leaves_of(elements_of(footer.schema)))
-            known[key] = leaves, _ordered(footer.column_orders, len(leaves))
-        found.append(Source(memoryview(data).cast("B"), footer, *known[key]))
+            known[key] = _ordered(footer.column_orders, len(leaves))
+        found.append(Source(memoryview(data).cast("B"), footer, leaves, known[key]))
     return tuple(found)
 
 
