@@ -21,6 +21,7 @@ from compact import events
 from compaction_platform.compact import inputs
 from compaction_platform.compact.outputs import listed
 from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.lake import fetching
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session, task_slots
@@ -42,7 +43,7 @@ def make(store: Objects) -> None:
 
 
 def seconds_to_fetch(store: Objects, at_once: int) -> float:
-    inputs.FETCHES_AT_ONCE = at_once
+    fetching.READS_AT_ONCE = at_once
     files = list(listed(store))
     start = time.perf_counter()
     inputs.fetch(store, files)

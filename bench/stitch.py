@@ -18,9 +18,11 @@ import resource
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +163,31 @@ def stitch_here(paths: list[str], target: str, verify: bool) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def stitch_stored(store: Objects, files: Sequence[Listed], target: str) -> None:
-    """From the store into the store."""
-    with tempfile.TemporaryDirectory() as place:
+def stitch_stored(store: Objects, files: Sequence[Listed], target: str) -> int:
+    """From the store into the store. Returns the most memory of its own that this process had meanwhile, in MB."""
+    with tempfile.TemporaryDirectory() as place, watched() as most:
         stitch([each.data for each in fetch(store, files).inputs], Path(place) / "out", True)
         store.create_from(target, Path(place) / "out")
+    return most[0]
+
+
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """Memory that the machine cannot have back, as mapped files: the most that was seen."""
+    most, ended = [0], threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.01):
+            own = Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]
+            most[0] = max(most[0], int(own) // 1024)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def stitch_all(pool: ProcessPoolExecutor, source: Path, target: Path, verify: bool) -> int:
@@ -267,6 +289,7 @@ def whole_runs(source: Path, pool: ProcessPoolExecutor, session: Any, lake: Embe
     for name, settings in (("local disk", Settings(_env_file=None)), ("SeaweedFS", lake.settings())):
         place = str(source.parent / "copy") if name == "local disk" else "s3://lake/bench"
         taken: dict[str, list[float]] = {"bare": [], "compact": []}
+        memory = 0
         for turn in range(3):  # the first starts the workers
             run = CompactRun(Directory(f"{place}/{turn}"), settings, lambda: spread)
             fill(source, run.source)
@@ -274,16 +297,18 @@ def whole_runs(source: Path, pool: ProcessPoolExecutor, session: Any, lake: Embe
             start = time.perf_counter()
             parts = enumerate(survey.plan.bins)
             work = [pool.submit(stitch_stored, run.source, each.inputs, f"_bare/{n}") for n, each in parts]
-            for each in work:
-                each.result()
+            memory = max(memory, *(each.result() for each in work))
             taken["bare"].append(time.perf_counter() - start)
             start = time.perf_counter()
             report = run.run()
             taken["compact"].append(time.perf_counter() - start)
             assert {each.engine for each in report.made} == {"stitch"}, [each.reason for each in report.made]
         bare, compact = min(taken["bare"]), min(taken["compact"])
-        rows.append([name, str(len(report.made)), f"{bare:.2f}", f"{compact:.2f}", f"{compact - bare:+.2f}"])
-    show("whole runs on Spark, verify: full", ["store", "outputs", "bare engine", "compact", "over it"], rows)
+        largest = max(each.made_of.size for each in report.made) / 1e6
+        seconds = (f"{bare:.2f}", f"{compact:.2f}", f"{compact - bare:+.2f}")
+        rows.append([name, str(len(report.made)), f"{largest:.0f}", *seconds, str(memory)])
+    head = ["store", "outputs", "MB of the largest one's inputs", "bare engine", "compact", "over it", "own memory, MB"]
+    show("whole runs on Spark, verify: full", head, rows)
 
 
 def fill(source: Path, store: Objects) -> None:

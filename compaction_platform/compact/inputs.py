@@ -4,24 +4,22 @@ A file that cannot be read, or does not go together with the others, is set asid
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
+from typing_extensions import Buffer
 
 from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.fetching import fetched
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.schema import columns_of
 from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
 
-FETCHES_AT_ONCE = 16
-SPOOLED_AT_ONCE = 4  # these are held in memory until they are written
 ROWS_PER_BATCH = 1 << 16
 BATCH_BYTES = 16 << 20
 LONG_VALUE = 32  # bytes, what is reckoned for one of a kind that may be of any length
@@ -151,25 +149,18 @@ class Fetched:
     changed: Mapping[str, str]  # by key: what is not there any more in the version that was listed
 
 
-def fetch(store: Objects, files: Sequence[Listed], spool: Path | None = None) -> Fetched:
-    """The bytes of these very versions, many at a time, in their order. With a directory to spool to, they are kept
-    there and not in memory."""
+def fetch(store: Objects, files: Sequence[Listed]) -> Fetched:
+    """The bytes of these very versions, in their order."""
+    changed: dict[str, str] = {}
 
-    def read(numbered: tuple[int, Listed]) -> Input | str:
-        number, file = numbered
+    def read(file: Listed) -> Buffer | None:
         try:
-            data = store.read(file.key, file.etag)
+            return store.read(file.key, file.etag)
         except (ObjectChanged, ObjectMissing) as gone:
-            return str(gone)
-        if spool is None or file.size == 0:
-            return Input(file, pyarrow.py_buffer(data))
-        path = spool / str(number)
-        path.write_bytes(data)
-        return Input(file, pyarrow.memory_map(str(path)).read_buffer())
+            changed[file.key] = str(gone)
+            return None
 
-    with ThreadPoolExecutor(FETCHES_AT_ONCE if spool is None else SPOOLED_AT_ONCE) as pool:
-        found = list(pool.map(read, enumerate(files)))
+    found = fetched(read, files, lambda file: file.size)
     return Fetched(
-        tuple(each for each in found if isinstance(each, Input)),
-        {file.key: each for file, each in zip(files, found, strict=True) if isinstance(each, str)},
+        tuple(Input(file, data) for file, data in zip(files, found, strict=True) if data is not None), changed
     )

@@ -4,7 +4,6 @@ The upload is the commit: the output is named by the digest of its inputs and li
 whatever dies afterwards, the next run knows what is left to do. Doing a bin twice changes nothing.
 """
 
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from compaction_platform.compact.inputs import fetch
 from compaction_platform.compact.joining import How, joined
 from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
-from compaction_platform.compact.plan import MB, Bin
+from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
 from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
@@ -25,7 +24,6 @@ from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
 
 ANOTHER_RUNS = "another run has made the very same file"
-MOST_IN_MEMORY = 512 * MB  # inputs of one output; more are spooled to the local disk
 
 
 class OutputsConflict(CompactionError):
@@ -60,14 +58,8 @@ class Rewrite:
     settled: frozenset[str] = frozenset()  # compacted files that have nothing in common with this run's bins
 
     def __call__(self, planned: Bin) -> Rewritten:
-        if planned.size <= MOST_IN_MEMORY:
-            return self._rewrite(planned, None)
-        with tempfile.TemporaryDirectory(prefix="compaction-inputs-") as spool:
-            return self._rewrite(planned, Path(spool))
-
-    def _rewrite(self, planned: Bin, spool_inputs: Path | None) -> Rewritten:
         began = time.monotonic()
-        fetched = fetch(self.source, planned.inputs, spool_inputs)
+        fetched = fetch(self.source, planned.inputs)
         fewest = 2 if self.source.uri == self.target.uri else 1
         with joined(fetched.inputs, self.how, fewest, planned.output) as found:
             made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in found.inputs})

@@ -5,7 +5,7 @@ import tempfile
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from pyiceberg.typedef import Record
 from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows, key_of
 from compaction_platform.lake.data_files import data_file
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.fetching import fetched
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder, InOrderByColumn
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
@@ -30,6 +31,7 @@ from compaction_platform.maintain.plan import Group, Policy
 
 FETCHED_AHEAD = 8
 FETCHED_AHEAD_BYTES = 64 << 20
+COMPARED_AT_ONCE = 16 << 20
 
 
 class OutputDiffers(CompactionError):
@@ -126,12 +128,11 @@ class Rewrite:
             with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
                 for files in stitching.cut([each.file for each in work.inputs], self.policy):
                     path = Path(spool) / f"{uuid.uuid4()}.parquet"
-                    contents = [content for _, content in _fetched(self.reader, files)]
+                    contents = self._contents(files)
                     made = stitching.stitched(files, contents, self.reader.schema, self.encoding, path, digest)
                     reasons.append(made.told())
                     outputs.append(self._stored(path, work))
-                    stored = self.reader.fetch(outputs[-1].file_path)
-                    if not stored.equals(pyarrow.memory_map(str(path)).read_buffer()):
+                    if not self._is_stored(outputs[-1].file_path, path):
                         raise OutputDiffers(f"{outputs[-1].file_path} is not what was stored. The table is as it was.")
                     path.unlink()
         except BaseException:
@@ -146,6 +147,27 @@ class Rewrite:
             engine="stitch",
             reason="; ".join(dict.fromkeys(reasons)),
         )
+
+    def _contents(self, files: Sequence[DataFile]) -> list[pyarrow.Buffer]:
+        def read(file: DataFile) -> pyarrow.Buffer:
+            return self.reader.fetch(file.file_path)
+
+        found = fetched(read, files, lambda file: file.file_size_in_bytes)
+        return [content for content in found if content is not None]
+
+    def _is_stored(self, path: str, file: Path) -> bool:
+        """Whether the store has, byte for byte, what is in this file."""
+        here = pyarrow.memory_map(str(file)).read_buffer()
+        store, key = self.reader.store(path), key_of(path)
+        there = store.stat(key)
+        if there is None or there.size != here.size:
+            return False
+        for start in range(0, here.size, COMPARED_AT_ONCE):
+            end = min(start + COMPARED_AT_ONCE, here.size)
+            some = pyarrow.py_buffer(store.read_range(key, start, end, there.etag))
+            if not some.equals(here.slice(start, end - start)):
+                return False
+        return True
 
     def _encoded_anew(self, work: Work) -> Rewritten:
         rows = _Rows(self.reader, work)

@@ -15,12 +15,13 @@ import pyarrow.parquet
 import pytest
 from pyarrow.parquet import encryption
 
-from compaction_platform.compact import concat, rewrite
+from compaction_platform.compact import concat
 from compaction_platform.compact.audit import Audit
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import LATER, MB, YOUNG, Policy
+from compaction_platform.lake import fetching
 from compaction_platform.lake.parquet_format.thrift import serialize
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
@@ -224,27 +225,23 @@ def test_thousands_of_columns(yard: Yard) -> None:
 
 @pytest.mark.parametrize("verify", ["full", "pages"])
 def test_inputs_that_are_too_much_for_memory_are_spooled(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch, verify: Any
+    yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: Any
 ) -> None:
-    monkeypatch.setattr(rewrite, "MOST_IN_MEMORY", 1000)
-    spooled: list[Path] = []
-    real = rewrite.fetch
-
-    def watched(store: Any, files: Any, spool: Path | None) -> Any:
-        fetched = real(store, files, spool)
-        assert spool is not None
-        spooled.extend(spool.iterdir())
-        return fetched
-
-    monkeypatch.setattr(rewrite, "fetch", watched)
+    monkeypatch.setattr(fetching, "MOST_IN_MEMORY", 1000)
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(spool))
+    written: list[int] = []
+    real = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, place: written.append(place) or real(file, data, place))
     for number in range(4):
         yard.put(f"{number}.parquet", rows(number * 50))
     yard.put("4.parquet", b"PAR1 broken")
     before = yard.content(unreadable=["4.parquet"])
     assert list(yard.compact(verify=verify).set_aside) == ["4.parquet"]
     assert yard.content(unreadable=["4.parquet"]) == before
-    assert len(spooled) == 5
-    assert not any(path.exists() for path in spooled)
+    assert len(set(written)) == 5, "each in its place"
+    assert not list(spool.iterdir())
 
 
 def test_what_a_writer_says_about_its_columns_is_not_said_of_others(yard: Yard) -> None:

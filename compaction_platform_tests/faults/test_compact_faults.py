@@ -324,7 +324,7 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
     monkeypatch.setattr(originals, "CHUNK", 3)
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))
     monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
-    real = Rewrite._rewrite
+    real = Rewrite.__call__
     real_chunk = originals.Removal._remove_some
     deaths: list[str] = []
 
@@ -341,7 +341,7 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
         return real(self, *arguments)
 
     monkeypatch.setattr(originals.Removal, "_remove_some", die_after_a_chunk)
-    monkeypatch.setattr(Rewrite, "_rewrite", attempts)
+    monkeypatch.setattr(Rewrite, "__call__", attempts)
     report = yard.compact()
     assert deaths == ["died"]
     assert report.is_clean

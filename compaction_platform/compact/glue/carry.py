@@ -6,7 +6,7 @@ Doing a piece of work twice changes nothing: what it makes is named by the diges
 import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from compaction_platform.compact.joining import How, Joined, in_one_line, joined
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import OutputUnreadable, footer_of, inputs_told
 from compaction_platform.compact.plan import MB, Bin
-from compaction_platform.compact.rewrite import MOST_IN_MEMORY, same_rows
+from compaction_platform.compact.rewrite import same_rows
 from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectChanged, ObjectExists, ObjectMissing, Objects
@@ -63,11 +63,10 @@ class Carry:
             return (self.copy(work.source, work.target, work.inputs[0], work.reason),)
         if before := self._made_before(work):
             return (before,)
-        with _spool(work.size) as spool:
-            fetched = fetch(self.at(work.source), work.inputs, spool)
-            if fetched.changed:
-                raise InputsChanged("; ".join(fetched.changed.values()))
-            return tuple(self._joined(work, fetched.inputs))
+        fetched = fetch(self.at(work.source), work.inputs)
+        if fetched.changed:
+            raise InputsChanged("; ".join(fetched.changed.values()))
+        return tuple(self._joined(work, fetched.inputs))
 
     # ------------------------------------------------------------ several become one
 
@@ -175,15 +174,6 @@ def _of_one_kind(inputs: Sequence[Input]) -> tuple[list[list[Input]], dict[str, 
         except UNREADABLE as reason:
             unread[each.file.key] = in_one_line(reason)
     return list(groups.values()), unread
-
-
-@contextmanager
-def _spool(size: int) -> Iterator[Path | None]:
-    if size <= MOST_IN_MEMORY:
-        yield None
-        return
-    with tempfile.TemporaryDirectory(prefix="compaction-inputs-") as directory:
-        yield Path(directory)
 
 
 def _pieces(store: Objects, key: str, size: int, etag: str) -> Iterator[bytes]:
