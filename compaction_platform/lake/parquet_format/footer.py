@@ -16,10 +16,12 @@ from compaction_platform.lake.parquet_format.thrift import (
     ListOf,
     Struct,
     ThriftInvalid,
+    list_head,
     parse_field,
     parse_value,
     parse_varint,
     serialize,
+    varint,
     zigzag,
 )
 
@@ -383,8 +385,12 @@ class PageLocation:
 
 
 def offset_index_bytes(pages: Sequence[PageLocation]) -> bytes:
-    locations = [Struct({1: (I64, page.place), 2: (I32, page.size), 3: (I64, page.first_row)}) for page in pages]
-    return serialize(Struct({1: (LIST, ListOf(STRUCT, locations))}))
+    """There is an entry for each page of each column: they are written as they are, without a structure for each."""
+    locations = [
+        b"\x16" + varint(page.place << 1) + b"\x15" + varint(page.size << 1) + b"\x16" + varint(page.first_row << 1)
+        for page in pages
+    ]
+    return b"\x19" + list_head(len(pages), STRUCT) + b"\0".join((*locations, b"\0"))
 
 
 def column_index_bytes(pages: Sequence[Statistics], is_null: Sequence[bool], order: int) -> bytes:

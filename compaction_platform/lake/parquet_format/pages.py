@@ -35,6 +35,7 @@ class Page:
     definitions: int = 0  # bytes of them
     repetitions: int = 0
     is_compressed: bool = True
+    before: bytes = b""  # of a page to be written: what comes before its data, as part of it
 
     @property
     def uses_dictionary(self) -> bool:
@@ -116,9 +117,9 @@ def _page(header: Struct, data: memoryview) -> Page:
 
 def header_of(page: Page, *, checksum: bool = True) -> bytes:
     """A new header for these bytes, with their checksum and without statistics: those are in the page index."""
-    head = _integers((page.kind, page.uncompressed, len(page.data)))
+    head = _integers((page.kind, page.uncompressed, len(page.before) + len(page.data)))
     if checksum:
-        unsigned = zlib.crc32(page.data)
+        unsigned = zlib.crc32(page.data, zlib.crc32(page.before))
         head += b"\x15" + zigzag(unsigned - (1 << 32) if unsigned >> 31 else unsigned)
     step = 0 if checksum else 1 << 4  # fields are told by their distance from the one before
     if page.kind == DATA:

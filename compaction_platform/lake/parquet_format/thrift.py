@@ -94,11 +94,19 @@ def serialize(value: Struct) -> bytes:
 
 
 def varint(value: int) -> bytes:
-    if value < len(_SHORT):
-        return _SHORT[value]
-    out = bytearray()
-    _varint(out, value)
-    return bytes(out)
+    """A number that is not negative, seven bits a byte; fourteen at a time they are looked up."""
+    if value < _TWO_BYTES:
+        return _LAST[value]
+    out = b""
+    while value >= _TWO_BYTES:
+        out += _MORE[value & (_TWO_BYTES - 1)]
+        value >>= 14
+    return out + _LAST[value]
+
+
+def list_head(count: int, kind: int) -> bytes:
+    """What comes before so many items of that kind."""
+    return bytes([count << 4 | kind]) if count < 15 else bytes([0xF0 | kind]) + varint(count)
 
 
 def zigzag(value: int) -> bytes:
@@ -211,13 +219,6 @@ def _zigzag(data: Any, place: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- writing
 
 
-def _varint(out: bytearray, value: int) -> None:
-    while value > 0x7F:
-        out.append((value & 0x7F) | 0x80)
-        value >>= 7
-    out.append(value)
-
-
 def _write_struct(out: bytearray, value: Struct) -> None:
     last = 0
     for number, (kind, content) in sorted(value.items()):
@@ -226,7 +227,7 @@ def _write_struct(out: bytearray, value: Struct) -> None:
             out.append((number - last) << 4 | told)
         else:
             out.append(told)
-            _varint(out, (number << 1) ^ (number >> 63))
+            out += zigzag(number)
         last = number
         if kind != TRUE:
             _write(out, kind, content)
@@ -235,20 +236,18 @@ def _write_struct(out: bytearray, value: Struct) -> None:
 
 def _write(out: bytearray, kind: int, value: Any) -> None:
     if I16 <= kind <= I64:
-        _varint(out, (value << 1) ^ (value >> 63))
+        out += zigzag(value)
     elif kind == BINARY:
-        _varint(out, len(value))
+        out += varint(len(value))
         out += value
     elif kind == STRUCT:
         _write_struct(out, value)
     elif kind in (LIST, SET):
-        out.append(min(len(value.items), 15) << 4 | value.kind)
-        if len(value.items) >= 15:
-            _varint(out, len(value.items))
+        out += list_head(len(value.items), value.kind)
         for item in value.items:
             _write(out, value.kind, item)
     elif kind == MAP:
-        _varint(out, len(value.items))
+        out += varint(len(value.items))
         if value.items:
             out.append(value.key_kind << 4 | value.value_kind)
         for key, item in value.items:
@@ -262,8 +261,6 @@ def _write(out: bytearray, kind: int, value: Any) -> None:
         out.append(TRUE if value else FALSE)
 
 
-def _short(value: int) -> bytes:
-    return bytes([value]) if value < 0x80 else bytes([value & 0x7F | 0x80, value >> 7])
-
-
-_SHORT = [_short(value) for value in range(1 << 14)]
+_TWO_BYTES = 1 << 14
+_MORE = [bytes([value & 0x7F | 0x80, value >> 7 | 0x80]) for value in range(_TWO_BYTES)]
+_LAST = [bytes([value] if value < 0x80 else [value & 0x7F | 0x80, value >> 7]) for value in range(_TWO_BYTES)]

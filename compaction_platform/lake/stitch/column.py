@@ -142,7 +142,7 @@ class Column:
     @classmethod
     def of(cls, leaf: Leaf, pieces: Sequence[Piece]) -> "Column":
         """These chunks to be taken apart. What is found in them takes memory, and goes with the column."""
-        return cls(leaf, [replace(each) for each in pieces])
+        return cls(leaf, [replace(each) if each.uses_dictionary else each for each in pieces])
 
     @cached_property
     def codec(self) -> int:
@@ -341,7 +341,7 @@ def _say_that_none_is_null(page: Page, leaf: Leaf) -> None:
     levels = constant(leaf.definition, page.values)
     if page.kind == DATA:
         page.kind, page.nulls, page.rows, page.is_compressed = DATA_V2, 0, page.values, True
-    page.data = memoryview(levels + bytes(page.data))
+    page.before = levels
     page.definitions = len(levels)
     page.uncompressed += len(levels)
 

@@ -280,7 +280,7 @@ class Stitched:
     def _page(self, page: Page) -> int:
         """Write a page; returns what it takes when it is not compressed."""
         header = header_of(page)
-        self._write(header)
+        self._write(header + page.before)
         self._write(page.data)
         return len(header) + page.uncompressed
 

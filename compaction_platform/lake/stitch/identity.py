@@ -32,8 +32,7 @@ def add_dictionary_as_page(made: NewColumn, column: Column, each: Piece) -> None
         raise AssertionError("asked for a chunk without a dictionary")
     levels = column.merged_definitions(each.taken)
     count = sum(taken.page.values for taken in each.taken)
-    data = memoryview(b"".join((levels, each.dictionary.data)))
-    page = Page(DATA_V2, count, PLAIN, len(levels) + each.dictionary.uncompressed, data)
+    page = Page(DATA_V2, count, PLAIN, len(levels) + each.dictionary.uncompressed, each.dictionary.data, before=levels)
     page.nulls, page.rows, page.definitions = count - each.entries, count, len(levels)
     page.is_compressed = column.codec != 0
     known = Statistics(each.known.low, each.known.high, nulls=page.nulls)
