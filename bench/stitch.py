@@ -47,7 +47,7 @@ from compaction_platform.local.embedded import EmbeddedLake
 
 FILES = int(os.environ.get("BENCH_FILES", "2000"))
 ROWS = 5_000
-ROUNDS = 2
+ROUNDS = 3
 TARGET = 128 << 20
 ROW_GROUP = 64 << 20
 

@@ -26,16 +26,14 @@ def fetched(
 ) -> list[pyarrow.Buffer | None]:
     """What `read` gives for each item, in their order; it is called by several threads. None stays None."""
     sizes = [size(item) for item in items]
-    at_once = MOST_ON_THE_WAY // max(1, max(sizes, default=0))
-    with ThreadPoolExecutor(max(1, min(READS_AT_ONCE, at_once))) as pool:
-        if sum(sizes) <= MOST_IN_MEMORY:
-            return [None if data is None else pyarrow.py_buffer(data) for data in pool.map(read, items)]
-        return _spooled(pool, read, items)
+    at_once = max(1, min(READS_AT_ONCE, MOST_ON_THE_WAY // max(1, max(sizes, default=0))))
+    if sum(sizes) > MOST_IN_MEMORY:
+        return _spooled(read, items, at_once)
+    with ThreadPoolExecutor(at_once) as pool:
+        return [None if data is None else pyarrow.py_buffer(data) for data in pool.map(read, items)]
 
 
-def _spooled(
-    pool: ThreadPoolExecutor, read: Callable[[Item], Buffer | None], items: Sequence[Item]
-) -> list[pyarrow.Buffer | None]:
+def _spooled(read: Callable[[Item], Buffer | None], items: Sequence[Item], at_once: int) -> list[pyarrow.Buffer | None]:
     end = 0
     lock = Lock()
 
@@ -53,6 +51,7 @@ def _spooled(
         return start, len(view)
 
     with tempfile.NamedTemporaryFile(prefix="compaction-inputs-") as file:
-        places = list(pool.map(put_away, items))
+        with ThreadPoolExecutor(at_once) as pool:  # all of it has ended before the file is closed, whatever happens
+            places = list(pool.map(put_away, items))
         whole = pyarrow.memory_map(file.name).read_buffer() if end else pyarrow.py_buffer(b"")
     return [None if place is None else whole.slice(*place) for place in places]  # mapped, it needs no name

@@ -1,6 +1,6 @@
 """Strategy E: what cannot be taken apart here is decoded and encoded by Arrow, this one column of it."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import pyarrow
 import pyarrow.parquet
@@ -11,17 +11,19 @@ from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
 from compaction_platform.lake.parquet_format.schema import INT32, INT64, INT96, Leaf, columns_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage
 from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.source import Part, decoded
 
 _OLD_LZ4 = 5  # a framing that nobody writes any more
 _WRITTEN_BY = NAMES | {_OLD_LZ4: NAMES[LZ4_RAW]}
 
 
-def encoded(column: Column, parts: list[tuple[Any, int]], reason: str) -> NewColumn:
-    """The column of these row groups (each a file, and the number of the row group in it), decoded and written."""
+def encoded(column: Column, parts: Sequence[Part], reason: str) -> NewColumn:
+    """The column of these row groups, decoded and written."""
     leaf = column.leaf
     if leaf.physical == INT96 or column.codec not in _WRITTEN_BY:
         raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}")
-    table = _decoded(leaf, parts)
+    tables = decoded(parts, leaf.path[0], ".".join(leaf.path))
+    table = pyarrow.concat_tables(tables, promote_options="default").combine_chunks()  # null where some may be
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(
         table,
@@ -46,14 +48,6 @@ def encoded(column: Column, parts: list[tuple[Any, int]], reason: str) -> NewCol
     rows = [table.num_rows] if len(pages) == 1 else [None if leaf.repetition else page.values for page in pages]
     made = [NewPage(page, known, count) for page, count in zip(pages, rows, strict=True)]
     return NewColumn("anew", reason, chunk.codec, made, dictionary)
-
-
-def _decoded(leaf: Leaf, parts: list[tuple[Any, int]]) -> pyarrow.Table:
-    tables = []
-    for data, number in parts:
-        opened = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(pyarrow.py_buffer(data)))
-        tables.append(opened.read_row_group(number, columns=[".".join(leaf.path)], use_threads=False))
-    return pyarrow.concat_tables(tables).combine_chunks()
 
 
 def _is_same(one: Leaf, other: Leaf) -> bool:

@@ -1,6 +1,7 @@
 """Which strategy suits a column, by the bytes that are there."""
 
-from typing import Any
+from collections.abc import Sequence
+from contextlib import suppress
 
 import pyarrow
 
@@ -8,6 +9,8 @@ from compaction_platform.lake.parquet_format.schema import BOOLEAN
 from compaction_platform.lake.stitch import anew, dictionary, identity, plain, raw
 from compaction_platform.lake.stitch.column import Column, NewColumn
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.stitch.poor import why_poor
+from compaction_platform.lake.stitch.source import Part
 from compaction_platform.lake.stitch.statistics import is_all_null
 
 # A dictionary is worth its while if its entries are at most this part of the values.
@@ -19,18 +22,31 @@ MOST_ENTRIES = 1 << 20
 MOST_DICTIONARY_BYTES = 32 << 20
 
 
-def column_of(column: Column, parts: list[tuple[Any, int]]) -> NewColumn:
-    """The column of a new row group. `parts`: the files and numbers of row groups, if it must be decoded."""
+Poor = dict[tuple[str, ...], str | None]  # why a column is better encoded anew, by its path
+
+
+def column_of(column: Column, parts: Sequence[Part], poor: Poor) -> NewColumn:
+    """The column of a new row group. `parts`: the row groups it comes from, if it must be decoded. `poor`: what was
+    found out about columns before."""
     if len(column.pieces) == 1:
         return raw.copied(column, "a row group of its own")
     coded = [each for each in column.pieces if each.uses_dictionary]
     try:
         with refusing_what_is_unfit():
             if not coded:
-                return raw.copied(column, "no dictionaries")
+                return _without_dictionaries(column, parts, poor)
             return _without_dictionaries_of_chunks(column)
     except CannotStitch as cannot:
         return anew.encoded(column, parts, str(cannot))
+
+
+def _without_dictionaries(column: Column, parts: Sequence[Part], poor: Poor) -> NewColumn:
+    with suppress(CannotStitch), refusing_what_is_unfit():  # then it is copied
+        if column.leaf.path not in poor:
+            poor[column.leaf.path] = why_poor(column, parts)
+        if reason := poor[column.leaf.path]:
+            return anew.encoded(column, parts, reason)
+    return raw.copied(column, "no dictionaries")
 
 
 def _without_dictionaries_of_chunks(column: Column) -> NewColumn:

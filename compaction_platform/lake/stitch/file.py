@@ -29,9 +29,10 @@ from compaction_platform.lake.parquet_format.schema import (
     with_nulls,
 )
 from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
-from compaction_platform.lake.stitch.choose import column_of
+from compaction_platform.lake.stitch.choose import Poor, column_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, Strategy, piece
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.stitch.source import Part, Source
 from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
 
 log = logging.getLogger(__name__)
@@ -42,22 +43,12 @@ WRITTEN_AT_ONCE = 1 << 20
 CREATED_BY = b"compaction_platform version 0.1.0 (build stitch)"
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A file whose columns can be copied."""
-
-    data: memoryview
-    footer: Footer
-    leaves: tuple[Leaf, ...]
-    ordered: tuple[bool, ...]  # for each column, whether its bounds follow the order of its type
-
-
 @dataclass(frozen=True)
 class Plan:
     """Which row groups (of which source, with which number) become one, and the columns they then have."""
 
     sources: tuple[Source, ...]
-    groups: tuple[tuple[tuple[Source, int], ...], ...]
+    groups: tuple[tuple[Part, ...], ...]
     schema: bytes
     leaves: tuple[Leaf, ...]
     column_orders: bytes
@@ -170,8 +161,8 @@ def _ordered(column_orders: bytes, columns: int) -> tuple[bool, ...]:
     return tuple(isinstance(each, Struct) and list(each) == [1] for each in orders.items)
 
 
-def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[tuple[Source, int], ...]]:
-    waiting: list[tuple[Source, int]] = []
+def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[Part, ...]]:
+    waiting: list[Part] = []
     size = 0
     for source in sources:
         for number, group in enumerate(source.footer.row_groups):
@@ -208,6 +199,7 @@ class Stitched:
         self._size = 0
         self._groups: list[RowGroup] = []
         self._indexes: list[tuple[Chunk, bytes | None, bytes | None]] = []
+        self._poor: Poor = {}
 
     def _write(self, data: Any) -> None:
         """What is small waits for what comes behind it."""
@@ -221,7 +213,7 @@ class Stitched:
         self.sink.write(b"".join(self._waiting))
         self._waiting, self._size = [], 0
 
-    def _row_group(self, new: int, group: Sequence[tuple[Source, int]]) -> None:
+    def _row_group(self, new: int, group: Sequence[Part]) -> None:
         chunks = []
         decoded = 0
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
@@ -230,7 +222,7 @@ class Stitched:
             decoded += sum(each.decoded_bytes for each in column.pieces)
             if decoded > LARGEST_ROW_GROUP:
                 raise CannotStitch("decoded, a row group would be too large to be held in memory")
-            made = column_of(column, [(source.data, number) for source, number in group])
+            made = column_of(column, group, self._poor)
             name = ".".join(leaf.path)
             self.choices.append(Choice(name, made.strategy, made.reason))
             chunks.append(self._chunk(column, made))

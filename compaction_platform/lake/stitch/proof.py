@@ -21,7 +21,7 @@ from compaction_platform.lake.stitch.column import Column, Piece
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Choice, Plan
 from compaction_platform.lake.stitch.identity import is_identity
-from compaction_platform.lake.stitch.inputs import decoded, opened
+from compaction_platform.lake.stitch.source import decoded, opened
 from compaction_platform.lake.stitch.values import levels
 
 
@@ -154,7 +154,7 @@ def proved(
             if also is not None:
                 also.update(rows)
             if name not in same.columns:
-                for part in decoded(plan, number, name):
+                for part in decoded(plan.groups[number], name):
                     given.update(part)
     found, expected = made.finish(), given.finish()
     digests = dict(found.columns)

@@ -1,10 +1,9 @@
-"""What inputs hold, as Arrow reads it: a column of many row groups at once, as if they were all in one small file.
-
-Opening each file to read some rows of it takes longer than decoding them.
-"""
+"""A file whose columns are joined with those of others, and columns of many of them as Arrow reads them: at once, as if
+they were all in one small file. (Opening each file to read some rows of it takes longer than decoding them.)"""
 
 import base64
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -12,9 +11,21 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.parquet_format.footer import MAGIC, Chunk, Footer, RowGroup, footer_bytes
-from compaction_platform.lake.parquet_format.schema import elements_of, only, schema_bytes
+from compaction_platform.lake.parquet_format.schema import Leaf, elements_of, only, schema_bytes
 from compaction_platform.lake.stitch.description import ARROW
-from compaction_platform.lake.stitch.file import Plan, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file whose columns can be copied."""
+
+    data: memoryview
+    footer: Footer
+    leaves: tuple[Leaf, ...]
+    ordered: tuple[bool, ...]  # for each column, whether its bounds follow the order of its type
+
+
+Part = tuple[Source, int]  # a row group of a file, by its number
 
 
 def opened(data: Any) -> pyarrow.parquet.ParquetFile:
@@ -25,19 +36,21 @@ def opened(data: Any) -> pyarrow.parquet.ParquetFile:
     )
 
 
-def decoded(plan: Plan, number: int, name: str) -> Iterator[pyarrow.Table]:
-    """A column of all row groups that become this one, in their order."""
-    places = [place for place, leaf in enumerate(plan.leaves) if leaf.path[0] == name]
-    repeats = any(plan.leaves[place].repetition for place in places)
-    for _, alike in groupby(plan.groups[number], key=lambda part: part[0].footer.schema):
-        file = opened(_one_file(list(alike), places, name))
+def decoded(parts: Sequence[Part], name: str, leaf: str | None = None) -> Iterator[pyarrow.Table]:
+    """A column of these row groups, in their order; or only one of the leaves that are nested in it."""
+    for _, alike in groupby(parts, key=lambda part: part[0].footer.schema):
+        some = list(alike)
+        leaves = some[0][0].leaves
+        places = [place for place, each in enumerate(leaves) if each.path[0] == name]
+        file = opened(_one_file(some, places, name))
         # Where a list ends is in its values: read together, one that has too few would go on in the next row group.
-        together = [[part] for part in range(file.num_row_groups)] if repeats else [range(file.num_row_groups)]
-        for parts in together:
-            yield file.read_row_groups(parts, use_threads=False)
+        repeats = any(leaves[place].repetition for place in places)
+        numbers = range(len(some))
+        for together in [[number] for number in numbers] if repeats else [numbers]:
+            yield file.read_row_groups(together, columns=None if leaf is None else [leaf], use_threads=False)
 
 
-def _one_file(parts: Sequence[tuple[Source, int]], places: Sequence[int], name: str) -> bytes:
+def _one_file(parts: Sequence[Part], places: Sequence[int], name: str) -> bytes:
     written: list[Any] = [MAGIC]
     end = len(MAGIC)
     groups = []
