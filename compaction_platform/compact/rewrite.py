@@ -22,6 +22,7 @@ from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputD
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
+from compaction_platform.lake.stitch.file import Choice
 
 ANOTHER_RUNS = "another run has made the very same file"
 
@@ -40,6 +41,7 @@ class Rewritten:
     rows: int = 0
     engine: Engine = "none"
     reason: str = ""  # for the engine, or why nothing was made
+    columns: tuple[Choice, ...] = ()  # how each was made, where that differs
     set_aside: Mapping[str, str] = field(default_factory=dict)  # keys of files that stay, with the reason
     changed: Mapping[str, str] = field(default_factory=dict)
     not_removed: Mapping[str, str] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Rewrite:
             rows=found.written.rows,
             engine=found.written.engine,
             reason=found.written.reason,
+            columns=found.written.columns,
             not_removed=finished.not_removed,
             seconds=time.monotonic() - began,
         )

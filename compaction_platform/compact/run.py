@@ -198,6 +198,7 @@ class CompactRun:
         how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
         rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
         finished = 0
+        ways: set[tuple[tuple[str, str], ...]] = set()
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:
                 failed[outcome.item.output] = outcome.error or ""
@@ -205,6 +206,7 @@ class CompactRun:
             else:
                 done.append(outcome.value)
                 self._tell(outcome.value, len(done), len(plan.bins))
+                self._tell_columns(outcome.value, ways)
             finished += outcome.item.size
             self.progress(plan.input_bytes, finished)
         return done, failed
@@ -255,6 +257,13 @@ class CompactRun:
             )
         for key, reason in result.set_aside.items():
             self.say(f"{key}: set aside: {reason}")
+
+    def _tell_columns(self, result: Rewritten, told: set[tuple[tuple[str, str], ...]]) -> None:
+        """How columns were made: once for all outputs in which they were made in the same ways."""
+        ways = tuple((each.column, each.strategy) for each in result.columns)
+        if ways and ways not in told:
+            told.add(ways)
+            self.say(f"columns of {result.output}: {'; '.join(map(str, result.columns))}")
 
 
 def _told_by(files: Iterable[Listed], told: Told) -> tuple[dict[str, tuple[Version, ...]], dict[str, str]]:

@@ -36,7 +36,7 @@ def write(
     made.describe({**metadata, ROWS_KEY: digest_of(found) if verify == "full" else _by_bytes(output)})
     if Input(inputs[0].file, mapped(sink)).metadata.num_rows != plan.rows:
         raise CannotStitch("the footer has another number of rows than the inputs")
-    return Written(plan.rows, "stitch", made.told())
+    return Written(plan.rows, "stitch", made.told(), made.columns)
 
 
 def _by_bytes(output: Input) -> bytes:

@@ -10,6 +10,7 @@ from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.schemas import fitted
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import Fingerprint, InOrder
+from compaction_platform.lake.stitch.file import Choice
 
 Engine = Literal["concat", "stitch", "re-encode", "sort", "none"]
 Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them
@@ -25,6 +26,7 @@ class Written:
     rows: int
     engine: Engine
     reason: str
+    columns: tuple[Choice, ...] = ()  # how each was made, where that differs
 
 
 def mapped(spool: IO[bytes]) -> pyarrow.Buffer:

@@ -104,6 +104,7 @@ class Compaction:
             self.say(why)
         for result in ready.values():
             self.referred_to |= result.referred_to
+        self._tell_columns(ready)
         done = replace(done, failed={**done.failed, **failed}, damaged={**done.damaged, **damaged})
         for _ in range(COMMIT_ATTEMPTS):
             self.look.table.refresh()
@@ -138,6 +139,15 @@ class Compaction:
         )
         self.say(busy)
         return replace(done, busy=busy)
+
+    def _tell_columns(self, ready: Mapping[Work, Rewritten]) -> None:
+        """How columns were made: once for all groups in which they were made in the same ways."""
+        first: dict[tuple[tuple[str, str], ...], tuple[Work, Rewritten]] = {}
+        for work, result in ready.items():
+            first.setdefault(tuple((each.column, each.strategy) for each in result.columns), (work, result))
+        for work, result in first.values():
+            if result.columns:
+                self.say(f"columns of {work.group.partition or 'the table'}: {'; '.join(map(str, result.columns))}")
 
     @staticmethod
     def _discard(ready: Mapping[Work, Rewritten], rewrite: Rewrite) -> None:

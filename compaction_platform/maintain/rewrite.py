@@ -25,6 +25,7 @@ from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder,
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.file import Choice
 from compaction_platform.maintain import stitching
 from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.plan import Group, Policy
@@ -66,6 +67,7 @@ class Rewritten:
     referred_to: Mapping[str, frozenset[str]] = field(default_factory=dict)
     engine: Literal["stitch", "re-encode", "sort", "none"] = "none"
     reason: str = ""  # for the engine
+    columns: tuple[Choice, ...] = ()  # how each was made, where that differs
     seconds: float = 0.0
     damaged: Mapping[str, str] = field(default_factory=dict)  # an input that cannot be read: nothing was made
 
@@ -124,6 +126,7 @@ class Rewrite:
         digest = InOrderByColumn(self.reader.schema)
         outputs: list[DataFile] = []
         reasons: list[str] = []
+        columns: tuple[Choice, ...] = ()
         try:
             with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
                 for files in stitching.cut([each.file for each in work.inputs], self.policy):
@@ -131,6 +134,7 @@ class Rewrite:
                     contents = self._contents(files)
                     made = stitching.stitched(files, contents, self.reader.schema, self.encoding, path, digest)
                     reasons.append(made.told())
+                    columns = columns or made.columns
                     outputs.append(self._stored(path, work))
                     if not self._is_stored(outputs[-1].file_path, path):
                         raise OutputDiffers(f"{outputs[-1].file_path} is not what was stored. The table is as it was.")
@@ -146,6 +150,7 @@ class Rewrite:
             digest=found.digest,
             engine="stitch",
             reason="; ".join(dict.fromkeys(reasons)),
+            columns=columns,
         )
 
     def _contents(self, files: Sequence[DataFile]) -> list[pyarrow.Buffer]:

@@ -223,6 +223,19 @@ def test_thousands_of_columns(yard: Yard) -> None:
     assert table["only_1"].to_pylist() == [None] * 3 + ["a", "b", "c"] + [None] * 3
 
 
+def test_how_columns_were_made_is_told_once_for_all_outputs_that_are_alike(yard: Yard) -> None:
+    for hour in range(3):
+        for number in range(4):
+            ids = range(number * 2000, (number + 1) * 2000)
+            table = pyarrow.table({"id": [f"{hour}-{each}" for each in ids], "kind": [f"k{each % 7}" for each in ids]})
+            yard.put(f"hour={hour}/{number}.parquet", table)
+    assert {each.engine for each in yard.compact().made} == {"stitch"}
+    (told,) = [said for said in yard.said if said.startswith("columns of hour=")]
+    assert (
+        "id: identity (every value is in its dictionary once, in the order of the rows); kind: dictionary (7 e" in told
+    )
+
+
 @pytest.mark.parametrize("verify", ["full", "pages"])
 def test_inputs_that_are_too_much_for_memory_are_spooled(
     yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: Any

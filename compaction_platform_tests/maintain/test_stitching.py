@@ -34,6 +34,8 @@ def test_files_of_pyiceberg_are_stitched_with_metrics_identities_and_split_offse
     scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
     ((engine, reason),) = engines(scene.maintain())
     assert (engine, reason.startswith("pages are joined; columns: ")) == ("stitch", True)
+    (columns,) = [said for said in scene.said if said.startswith("columns of ")]
+    assert all(f"{field.name}: " in columns for field in scene.table.schema().fields), "how each was made, and why"
     scene.assert_nothing_lost()
     assert ordered(scene.table.scan().to_arrow().to_pylist()) == ordered(scene.expected), "PyIceberg reads the same"
     (file,) = data_files(scene)

@@ -1,6 +1,5 @@
 """Files become one: which row groups go together, their columns one after the other, page indexes and a new footer."""
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,8 +33,6 @@ from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, Str
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.source import Part, Source
 from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
-
-log = logging.getLogger(__name__)
 
 FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
 LARGEST_ROW_GROUP = 512 << 20  # decoded; to be verified it is held in memory
@@ -81,6 +78,9 @@ class Choice:
     column: str
     strategy: Strategy
     reason: str
+
+    def __str__(self) -> str:
+        return f"{self.column}: {self.strategy} ({self.reason})"
 
 
 def footers_of(files: Sequence[Any]) -> list[Footer]:
@@ -302,14 +302,17 @@ class Stitched:
         self.sink.write(footer_bytes(footer))
         self.sink.flush()
 
-    def told(self) -> str:
-        """How many columns were made in which way. Which ones, and why, is logged."""
-        chosen: dict[str, tuple[str, str]] = {}
+    @property
+    def columns(self) -> tuple[Choice, ...]:
+        """How each column was made, in most of the row groups, and why."""
+        found: dict[str, list[Choice]] = {}
         for choice in self.choices:
-            chosen.setdefault(choice.column, (choice.strategy, choice.reason))
-        for name, (strategy, reason) in chosen.items():
-            log.info("stitch %s: %s (%s)", name, strategy, reason)
-        counts = Counter(strategy for strategy, _ in chosen.values())
+            found.setdefault(choice.column, []).append(choice)
+        return tuple(_usual(choices) for choices in found.values())
+
+    def told(self) -> str:
+        """How many columns were made in which way."""
+        counts = Counter(choice.strategy for choice in self.columns)
         ways = ", ".join(f"{count} {strategy}" for strategy, count in sorted(counts.items()))
         return f"pages are joined; columns: {ways}"
 
@@ -320,6 +323,11 @@ class Stitched:
             for new, group in enumerate(self.plan.groups):
                 self._row_group(new, group)
         self._finish()
+
+
+def _usual(choices: Sequence[Choice]) -> Choice:
+    ((strategy, _),) = Counter(choice.strategy for choice in choices).most_common(1)
+    return next(choice for choice in choices if choice.strategy == strategy)
 
 
 def _column_index(column: Column, made: NewColumn) -> bytes | None:
