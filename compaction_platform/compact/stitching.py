@@ -8,14 +8,14 @@ from compaction_platform.compact import concat
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import ROWS_KEY
 from compaction_platform.compact.written import Verify, Written, digest_of, mapped
-from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.stitch.description import arrow_schema
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import planned, written
 from compaction_platform.lake.stitch.proof import proved
 
 
+@refusing_what_is_unfit()
 def write(
     inputs: Sequence[Input],
     encoding: Encoding,
@@ -24,10 +24,7 @@ def write(
     verify: Verify,
 ) -> Written:
     """Raises CannotStitch if these files need another engine."""
-    try:
-        footers = [each.footer for each in inputs]
-    except ThriftInvalid as invalid:
-        raise CannotStitch(str(invalid)) from invalid
+    footers = [each.footer for each in inputs]
     plan = planned([each.data for each in inputs], footers, encoding.row_group_bytes)
     metadata = {**arrow_schema([footer.metadata for footer in footers]), **metadata}
     made = written(plan, metadata, sink)

@@ -1,6 +1,7 @@
 """One group of data files becomes few, inside a task: read with all deletes applied, written, read back from the store
 and compared. Nothing refers to the new files yet; whoever does not commit them discards them."""
 
+import errno
 import tempfile
 import time
 import uuid
@@ -131,10 +132,9 @@ class Rewrite:
             with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
                 for files in stitching.cut([each.file for each in work.inputs], self.policy):
                     path = Path(spool) / f"{uuid.uuid4()}.parquet"
-                    contents = self._contents(files)
-                    made = stitching.stitched(files, contents, self.reader.schema, self.encoding, path, digest)
-                    reasons.append(made.told())
-                    columns = columns or made.columns
+                    reason, ways = self._stitched_into(path, files, digest)
+                    reasons.append(reason)
+                    columns = columns or ways
                     outputs.append(self._stored(path, work))
                     if not self._is_stored(outputs[-1].file_path, path):
                         raise OutputDiffers(f"{outputs[-1].file_path} is not what was stored. The table is as it was.")
@@ -153,11 +153,23 @@ class Rewrite:
             columns=columns,
         )
 
+    def _stitched_into(
+        self, path: Path, files: Sequence[DataFile], digest: InOrderByColumn
+    ) -> tuple[str, tuple[Choice, ...]]:
+        """Inputs take room until this returns, not longer."""
+        made = stitching.stitched(files, self._contents(files), self.reader.schema, self.encoding, path, digest)
+        return made.told(), made.columns
+
     def _contents(self, files: Sequence[DataFile]) -> list[pyarrow.Buffer]:
         def read(file: DataFile) -> pyarrow.Buffer:
             return self.reader.fetch(file.file_path)
 
-        found = fetched(read, files, lambda file: file.file_size_in_bytes)
+        try:
+            found = fetched(read, files, lambda file: file.file_size_in_bytes)
+        except OSError as problem:
+            if problem.errno != errno.ENOSPC:
+                raise
+            raise CannotStitch("there is no room for the inputs in the temporary directory") from problem
         return [content for content in found if content is not None]
 
     def _is_stored(self, path: str, file: Path) -> bool:

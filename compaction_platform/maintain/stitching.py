@@ -46,8 +46,12 @@ def stitched(
 ) -> Stitched:
     """One proved file of these, and all of its rows shown to `digest`. Raises CannotStitch."""
     footers = footers_of(contents)
-    for file, footer in zip(files, footers, strict=True):
-        if footer.rows != file.record_count:
+    for file, footer, content in zip(files, footers, contents, strict=True):
+        if (
+            not footer.rows
+            == file.record_count
+            == pyarrow.parquet.read_metadata(pyarrow.BufferReader(content)).num_rows
+        ):
             raise CannotStitch("a file has another number of rows than the table's metadata say")
     plan = planned(contents, footers, encoding.row_group_bytes, codec=encoding.compression)
     for kind in {footer.schema: content for footer, content in zip(footers, contents, strict=True)}.values():

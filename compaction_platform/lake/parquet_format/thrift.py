@@ -95,8 +95,10 @@ def serialize(value: Struct) -> bytes:
 
 def varint(value: int) -> bytes:
     """A number that is not negative, seven bits a byte; fourteen at a time they are looked up."""
-    if value < _TWO_BYTES:
+    if 0 <= value < _TWO_BYTES:
         return _LAST[value]
+    if value < 0:
+        raise ValueError("a negative number has no such form")
     out = b""
     while value >= _TWO_BYTES:
         out += _MORE[value & (_TWO_BYTES - 1)]

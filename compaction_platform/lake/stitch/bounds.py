@@ -31,14 +31,23 @@ def wrong_bounds(plan: Plan, number: int, rows: pyarrow.Table) -> list[str]:
         column = rows.column(leaf.path[0])
         for part in leaf.path[1:]:
             column = pyarrow.compute.struct_field(column, part)
-        if types.is_duration(column.type):
-            column = column.cast(pyarrow.int64())  # Arrow does not compare them
         pieces = plan.pieces(number, place)
-        array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+        array = _that_compares(column.chunk(0) if column.num_chunks == 1 else column.combine_chunks())
         extremes = _extremes(array, [each.rows for each in pieces])
         if not all(_hold(each, *seen) for each, seen in zip(pieces, extremes, strict=True)):
             found.append(".".join(leaf.path))
     return found
+
+
+def _that_compares(array: pyarrow.Array) -> pyarrow.Array:
+    """The same values in a form that Arrow compares."""
+    if isinstance(array.type, pyarrow.BaseExtensionType):
+        return _that_compares(array.storage)
+    if types.is_dictionary(array.type):
+        return _that_compares(array.dictionary_decode())
+    if types.is_string_view(array.type) or types.is_binary_view(array.type):
+        return array.cast(pyarrow.large_binary())
+    return array.cast(pyarrow.int64()) if types.is_duration(array.type) else array
 
 
 def _hold(each: Piece, nulls: int, lowest: Any, highest: Any) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from compaction_platform.lake.parquet_format.codecs import NAMES, NUMBERS
+from compaction_platform.lake.parquet_format.codecs import NAMES, NUMBERS, UNCOMPRESSED
 from compaction_platform.lake.parquet_format.footer import (
     MAGIC,
     Chunk,
@@ -18,7 +18,7 @@ from compaction_platform.lake.parquet_format.footer import (
     footer_bytes,
     offset_index_bytes,
 )
-from compaction_platform.lake.parquet_format.pages import DICTIONARY, RLE, Page, header_of
+from compaction_platform.lake.parquet_format.pages import DATA_V2, DICTIONARY, RLE, Page, header_of
 from compaction_platform.lake.parquet_format.schema import (
     INT96,
     Leaf,
@@ -36,7 +36,9 @@ from compaction_platform.lake.stitch.statistics import boundary_order, is_all_nu
 
 FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
 LARGEST_ROW_GROUP = 512 << 20  # decoded; to be verified it is held in memory
+MOST_CHUNKS = 200_000  # what is known about each takes about 2 KB
 WRITTEN_AT_ONCE = 1 << 20
+DENIES_COMPRESSION = b"parquet-cpp version "  # as Arrow called itself then; readers know, and believe it nothing
 CREATED_BY = b"compaction_platform version 0.1.0 (build stitch)"
 
 
@@ -90,6 +92,7 @@ def footers_of(files: Sequence[Any]) -> list[Footer]:
         return [reader.read(data) for data in files]
 
 
+@refusing_what_is_unfit()
 def planned(
     files: Sequence[Any],
     footers: Sequence[Footer],
@@ -99,10 +102,9 @@ def planned(
 ) -> Plan:
     """How these files can be joined. Raises CannotStitch with the reason if they cannot. `codec`: the only one by which
     the output may be compressed; otherwise it is as the inputs are."""
-    with refusing_what_is_unfit():
-        schema = _one_schema(footers)
-        leaves = columns_of(schema)
-        sources = _sources(files, footers)
+    schema = _one_schema(footers)
+    leaves = columns_of(schema)
+    sources = _sources(files, footers)
     if len({footer.column_orders for footer in footers}) > 1:
         raise CannotStitch("column orders differ")
     columns = [(leaf.path, leaf.physical) for leaf in leaves]
@@ -118,6 +120,8 @@ def planned(
         raise CannotStitch(f"files are compressed by {others}, and {codec} is wanted")
     if any(group.uncompressed > LARGEST_ROW_GROUP for footer in footers for group in footer.row_groups):
         raise CannotStitch("a row group is too large to be held in memory")
+    if sum(len(footer.row_groups) for footer in footers) * len(leaves) > MOST_CHUNKS:
+        raise CannotStitch("there are too many columns in too many row groups to be held in memory")
     groups = tuple(_grouped(sources, row_group_bytes))
     count = sum(len(group) for group in groups)
     rows = sum(footer.rows for footer in footers)
@@ -182,7 +186,11 @@ def _piece_of(source: Source, number: int, place: int) -> Piece:
     """One column of one row group of a file, with its pages."""
     group = source.footer.row_groups[number]
     ordered = source.ordered[place]
-    return piece(source.data, group.chunks[place], source.leaves[place], group.rows, ordered=ordered)
+    found = piece(source.data, group.chunks[place], source.leaves[place], group.rows, ordered=ordered)
+    in_doubt = source.footer.created_by.startswith(DENIES_COMPRESSION) and found.chunk.codec != UNCOMPRESSED
+    if in_doubt and any(page.kind == DATA_V2 and not page.is_compressed for page in found.pages):
+        raise CannotStitch("an old writer says of compressed pages that they are not (ARROW-10353)")
+    return found
 
 
 # ---------------------------------------------------------------- writing
@@ -287,6 +295,7 @@ class Stitched:
                 self._write(offsets)
         self._flush()
 
+    @refusing_what_is_unfit()
     def describe(self, metadata: Mapping[bytes, bytes]) -> None:
         """Write the footer, over the one that is there."""
         self.sink.seek(self.place)
@@ -316,12 +325,12 @@ class Stitched:
         ways = ", ".join(f"{count} {strategy}" for strategy, count in sorted(counts.items()))
         return f"pages are joined; columns: {ways}"
 
+    @refusing_what_is_unfit()
     def write(self) -> None:
         """Raises CannotStitch if it turns out that it cannot be done."""
         self._write(MAGIC)
-        with refusing_what_is_unfit():
-            for new, group in enumerate(self.plan.groups):
-                self._row_group(new, group)
+        for new, group in enumerate(self.plan.groups):
+            self._row_group(new, group)
         self._finish()
 
 

@@ -14,16 +14,28 @@ from compaction_platform.lake.stitch.runs import counts_up
 
 
 def is_identity(column: Column, each: Piece) -> bool:
-    """Whether the coded pages of a chunk come first and have the entries of its dictionary one after the other."""
+    """Whether the coded pages of a chunk come first and have the entries of its dictionary one after the other. Mostly
+    that is seen in their bytes."""
+    if not _could_be(column, each):
+        return False
+    if len(each.taken) == 1 and counts_up(each.taken[0].indices, each.taken[0].present):
+        return True
+    return decoded_is_identity(column, each)
+
+
+def decoded_is_identity(column: Column, each: Piece) -> bool:
+    """The same, by the indices that Arrow decodes: the proof does not rely on how they were looked at before."""
+    if not _could_be(column, each):
+        return False
+    first = each.taken[0].first
+    return bool((column.indices[first : first + each.entries] == numpy.arange(each.entries)).all())
+
+
+def _could_be(column: Column, each: Piece) -> bool:
     if column.leaf.repetition or each.chunk.codec != column.codec or not each.taken:
         return False
     present = sum(taken.present for taken in each.taken)
-    if present != each.entries or not all(page.uses_dictionary for page in each.pages[: len(each.taken)]):
-        return False
-    if len(each.taken) == 1 and counts_up(each.taken[0].indices, present):
-        return True
-    first = each.taken[0].first
-    return bool((column.indices[first : first + present] == numpy.arange(present)).all())
+    return present == each.entries and all(page.uses_dictionary for page in each.pages[: len(each.taken)])
 
 
 def add_dictionary_as_page(made: NewColumn, column: Column, each: Piece) -> None:

@@ -20,7 +20,7 @@ from compaction_platform.lake.stitch.bounds import wrong_bounds
 from compaction_platform.lake.stitch.column import Column, Piece
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Choice, Plan
-from compaction_platform.lake.stitch.identity import is_identity
+from compaction_platform.lake.stitch.identity import decoded_is_identity
 from compaction_platform.lake.stitch.source import decoded, opened
 from compaction_platform.lake.stitch.values import levels
 
@@ -97,7 +97,7 @@ def _is_made_of(column: Column, new: list[Page]) -> bool:
 
 def _is_dictionary_of(column: Column, each: Piece, page: Page) -> bool:
     """Whether a page has the values of a chunk that had each entry of its dictionary once, in their order."""
-    if each.dictionary is None or not is_identity(column, each):
+    if each.dictionary is None or not decoded_is_identity(column, each):
         return False
     count = sum(taken.page.values for taken in each.taken)
     facts = (page.kind, page.encoding, page.values, page.nulls, page.rows, page.repetitions)

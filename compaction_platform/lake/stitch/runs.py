@@ -44,7 +44,7 @@ def counts_up(stream: Any, count: int) -> bool:
     packed, but told as runs."""
     data = bytes(stream)
     width = data[0]
-    if not 0 < width <= _WIDEST_PATTERN:
+    if not 0 < width <= _WIDEST_PATTERN or count > 1 << width:  # behind the last number the pattern is filled up
         return False
     pattern = _upwards(width)
     place, done = 1, 0

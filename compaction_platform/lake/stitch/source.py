@@ -38,7 +38,7 @@ def opened(data: Any) -> pyarrow.parquet.ParquetFile:
 
 def decoded(parts: Sequence[Part], name: str, leaf: str | None = None) -> Iterator[pyarrow.Table]:
     """A column of these row groups, in their order; or only one of the leaves that are nested in it."""
-    for _, alike in groupby(parts, key=lambda part: part[0].footer.schema):
+    for _, alike in groupby(parts, key=lambda part: _writer(part[0].footer)):
         some = list(alike)
         leaves = some[0][0].leaves
         places = [place for place, each in enumerate(leaves) if each.path[0] == name]
@@ -48,6 +48,11 @@ def decoded(parts: Sequence[Part], name: str, leaf: str | None = None) -> Iterat
         numbers = range(len(some))
         for together in [[number] for number in numbers] if repeats else [numbers]:
             yield file.read_row_groups(together, columns=None if leaf is None else [leaf], use_threads=False)
+
+
+def _writer(footer: Footer) -> tuple[bytes, bytes, int]:
+    """What a reader may go by to read pages in another way."""
+    return footer.schema, footer.created_by, footer.version
 
 
 def _one_file(parts: Sequence[Part], places: Sequence[int], name: str) -> bytes:

@@ -11,9 +11,10 @@ import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.parquet_format.footer import FooterReader
-from compaction_platform.lake.parquet_format.pages import pages_of
-from compaction_platform.lake.parquet_format.thrift import parse
+from compaction_platform.lake.parquet_format.codecs import SNAPPY
+from compaction_platform.lake.parquet_format.footer import MAGIC, FooterReader, footer_bytes
+from compaction_platform.lake.parquet_format.pages import header_of, pages_of
+from compaction_platform.lake.parquet_format.thrift import I64, parse, serialize
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform_tests.lake.stitch.material import (
     ROWS,
@@ -116,6 +117,20 @@ def test_no_dictionary_comes_behind_plain_pages(writer: str) -> None:
     for chunk in FooterReader().read(output).row_groups[0].chunks:
         uses = [page.uses_dictionary for page in pages_of(memoryview(output), chunk) if page.is_data]
         assert uses == sorted(uses, reverse=True)
+
+
+@pytest.mark.parametrize("values", [list("aba"), list("abaaaaaa"), list("acca")])
+def test_entries_of_a_dictionary_that_no_row_uses_do_not_become_rows(values: list[str]) -> None:
+    """Of a type with a fixed set of values, polars writes all of them, and indices as narrow as those in use allow."""
+    kinds = polars.Enum([*"acb", *"defgh"][: max(3, len(values))])
+    rows = polars.DataFrame(
+        {"id": range(600), "kind": polars.Series([*values, *[None] * (600 - len(values))], dtype=kinds)}
+    )
+    sink = io.BytesIO()
+    rows.write_parquet(sink)
+    output, choices = stitched([sink.getvalue()] * 3)
+    assert strategies(choices)["kind"] == "dictionary"
+    assert read(output)["kind"].cast(pyarrow.string()).drop_null().to_pylist() == values * 3
 
 
 def test_dictionaries_that_have_much_in_common_are_judged_together() -> None:
@@ -335,6 +350,42 @@ def test_files_of_other_columns_are_refused(others: pyarrow.Table, reason: str) 
     files = [by_pyarrow()(pyarrow.table({"a": range(600)})), by_pyarrow()(others)]
     with pytest.raises(CannotStitch, match=reason):
         stitched(files)
+
+
+def test_compressed_pages_of_which_an_old_writer_says_that_they_are_not_are_refused() -> None:
+    """Arrow knows by the writer's name that they are; in a file of another writer it would believe them."""
+    rows = pyarrow.table({"x": numpy.random.default_rng(1).integers(0, 1 << 62, 1000)})
+    options: dict[str, Any] = {"use_dictionary": False, "write_statistics": False, "store_schema": False}
+    plain = by_pyarrow(compression="none", data_page_version="2.0", **options)(rows)
+    footer = FooterReader().read(plain)
+    (chunk,) = footer.row_groups[0].chunks
+    (page,) = pages_of(memoryview(plain), chunk)
+    levels = bytes(page.data[: page.definitions])
+    page.data = memoryview(levels + pyarrow.Codec("snappy").compress(page.data[page.definitions :], asbytes=True))
+    page.is_compressed = False
+    body = header_of(page, checksum=False) + bytes(page.data)
+    chunk.codec, chunk.data_page, chunk.compressed = SNAPPY, 4, len(body)
+    chunk.uncompressed = len(body) - len(page.data) + page.uncompressed
+    chunk.column_index = chunk.offset_index = None
+    footer.created_by = b"parquet-cpp version 1.5.1-SNAPSHOT"
+    old = MAGIC + body + footer_bytes(footer)
+    assert read(old).equals(rows), "Arrow knows"
+    for files in ([old, old], [old, plain], [plain, old]):
+        with pytest.raises(CannotStitch, match="ARROW-10353"):
+            stitched(files)
+
+
+def test_a_footer_that_cannot_be_written_again_is_refused_and_nothing_else_happens() -> None:
+    rows = pyarrow.table({"x": [f"{number}" for number in range(1000)]})
+    sound = by_pyarrow(compression="zstd", store_schema=False)(rows)
+    length = int.from_bytes(sound[-8:-4], "little")
+    footer, _ = parse(sound[-8 - length : -8])
+    footer.set_value(6, I64, 5)  # who has written it
+    encoded = serialize(footer)
+    odd = sound[: -8 - length] + encoded + len(encoded).to_bytes(4, "little") + MAGIC
+    assert read(odd).equals(rows), "Arrow does not mind"
+    with pytest.raises(CannotStitch):
+        stitched([odd, odd])
 
 
 def test_tiny_pages_are_refused() -> None:

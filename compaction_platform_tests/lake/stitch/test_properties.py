@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction_platform.lake.fingerprint import in_order
+from compaction_platform.lake.parquet_format.footer import FooterReader, footer_bytes
 from compaction_platform.lake.parquet_format.thrift import I64, parse, serialize
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.stitch.errors import CannotStitch
@@ -179,6 +180,30 @@ def test_bounds_inside_a_struct_and_counts_of_nulls_are_checked_too() -> None:
     made = written(plan, {}, sink)
     with pytest.raises(CannotStitch, match="what inputs say about their values is wrong: s.a"):
         proved(plan, made.choices, sink.getvalue())
+
+
+TEXTS = [f"v{number:05}" for number in range(600)]
+IN_OTHER_FORMS = {
+    "dictionary": pyarrow.array(TEXTS).dictionary_encode(),
+    "string view": pyarrow.array(TEXTS, pyarrow.string_view()),
+    "binary view": pyarrow.array([text.encode() for text in TEXTS], pyarrow.binary_view()),
+    "JSON": pyarrow.ExtensionArray.from_storage(pyarrow.json_(), pyarrow.array(TEXTS)),
+    "dictionary in a struct": pyarrow.StructArray.from_arrays([pyarrow.array(TEXTS).dictionary_encode()], ["a"]),
+    "duration": pyarrow.array(range(600), pyarrow.duration("ns")),
+}
+
+
+@pytest.mark.parametrize("form", IN_OTHER_FORMS)
+@pytest.mark.parametrize("with_dictionary", [True, False])
+def test_bounds_are_checked_in_whatever_form_arrow_holds_the_values(form: str, with_dictionary: bool) -> None:
+    sound = by_pyarrow(use_dictionary=with_dictionary)(pyarrow.table({"x": IN_OTHER_FORMS[form]}))
+    footer = FooterReader().read(sound)
+    told = footer.row_groups[0].chunks[0].statistics
+    told.high = told.low
+    wrong = sound[: -8 - int.from_bytes(sound[-8:-4], "little")] + footer_bytes(footer)
+    stitched([sound, sound])
+    with pytest.raises(CannotStitch, match="what inputs say about their values is wrong: x"):
+        stitched([sound, wrong])
 
 
 def test_a_footer_that_hides_rows_sets_its_file_aside(tmp_path: Path) -> None:

@@ -51,3 +51,17 @@ def test_fewer_or_more_numbers_are_not_taken_for_so_many() -> None:
     assert not counts_up(some[:-6], 40)
     assert not counts_up(some, 41)
     assert not counts_up(bytes([6, 8 << 1, 0]), 8), "a run of one number"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_the_stream_is_only_what_counts_up_is_taken_for_it(seed: int) -> None:
+    """Also with more numbers than their bits can tell apart, and however the last eight are filled up."""
+    chance = random.Random(seed)
+    for _ in range(300):
+        width = chance.randint(1, 5)
+        count = chance.randint(1, 40)
+        numbers = [
+            number % (1 << width) if chance.random() < 0.98 else chance.randrange(1 << width) for number in range(count)
+        ]
+        if counts_up(stream(numbers, width, chance.choice([1, 2, 63])), count):
+            assert numbers == list(range(count))
