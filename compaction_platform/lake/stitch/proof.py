@@ -38,6 +38,8 @@ def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
     each page its header and its bytes; or if its values are a dictionary's own bytes, and the pages that used it had
     its entries one after the other."""
     footer = FooterReader().read(output)
+    if len(footer.row_groups) != len(plan.groups):
+        raise CannotStitch("there are other row groups than were to be made")
     view = memoryview(output).cast("B")
     decoded = {choice.column for choice in choices if choice.strategy not in ("raw", "identity")}
     kept: dict[str, bool] = {}
@@ -56,8 +58,6 @@ def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
 
 def _is_same(plan: Plan, place: int, footer: Footer, view: memoryview) -> tuple[bool, bool]:
     has_checksums = True
-    if len(footer.row_groups) != len(plan.groups):
-        raise CannotStitch("there are other row groups than were to be made")
     for number, made in enumerate(footer.row_groups):
         chunk = made.chunks[place]
         pieces = plan.pieces(number, place)
