@@ -12,7 +12,7 @@ from compaction_platform.lake.parquet_format.schema import BOOLEAN, INT96
 from compaction_platform.lake.stitch.column import Column
 from compaction_platform.lake.stitch.source import Part, decoded
 
-LARGE = 0.03  # of a row group's bytes: what is smaller is not worth a look
+LARGE = 0.1  # of a row group: what is smaller is not worth the work
 REPEATS = 0.5  # of the values, so many at most are different
 SAVES = 0.5  # of its bytes, so many at least, for the work
 SAMPLED = 4  # row groups

@@ -79,8 +79,7 @@ def test_the_strategy_is_chosen_by_what_is_there() -> None:
     assert encodings["few"] == {"RLE", "PLAIN", "RLE_DICTIONARY"}
     assert encodings["ratio"] == {"RLE", "PLAIN"}
     plain = by_pyarrow(compression="zstd", use_dictionary=False)
-    ways = strategies(stitched([plain(each) for each in tables])[1])
-    assert {name for name, way in ways.items() if way != "raw"} == {"few"}, "it gets a dictionary"
+    assert set(strategies(stitched([plain(each) for each in tables])[1]).values()) == {"raw"}
 
 
 @pytest.mark.parametrize("writer", ["pyarrow", "zstd", "overflow", "duckdb", "polars", "uncompressed"])
