@@ -25,6 +25,7 @@ from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
+from compaction_platform.lake.stitch.file import Ways, ways_of
 
 SUMMARY = "_metadata"
 OWN_PLACE = "_compaction"
@@ -198,7 +199,7 @@ class CompactRun:
         how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
         rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
         finished = 0
-        ways: set[tuple[tuple[str, str], ...]] = set()
+        told: set[Ways] = set()
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:
                 failed[outcome.item.output] = outcome.error or ""
@@ -206,7 +207,7 @@ class CompactRun:
             else:
                 done.append(outcome.value)
                 self._tell(outcome.value, len(done), len(plan.bins))
-                self._tell_columns(outcome.value, ways)
+                self._tell_columns(outcome.value, told)
             finished += outcome.item.size
             self.progress(plan.input_bytes, finished)
         return done, failed
@@ -258,9 +259,9 @@ class CompactRun:
         for key, reason in result.set_aside.items():
             self.say(f"{key}: set aside: {reason}")
 
-    def _tell_columns(self, result: Rewritten, told: set[tuple[tuple[str, str], ...]]) -> None:
+    def _tell_columns(self, result: Rewritten, told: set[Ways]) -> None:
         """How columns were made: once for all outputs in which they were made in the same ways."""
-        ways = tuple((each.column, each.strategy) for each in result.columns)
+        ways = ways_of(result.columns)
         if ways and ways not in told:
             told.add(ways)
             self.say(f"columns of {result.output}: {'; '.join(map(str, result.columns))}")

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LIST_CHUNK = 1000
 DELETE_CHUNK = 1000
+PIECE = 16 << 20
 AT_ONCE = "10s"
 LARGEST_MB = 2048  # of a file that we make: it goes to the store in one conditional request, of which 5 GB is the limit
 
@@ -166,6 +167,11 @@ class Objects:
             if etag is None:
                 return obstore.get_range(self._store, key, start=start, end=end)
             return obstore.get(self._store, key, options={"if_match": etag, "range": (start, end)}).bytes()
+
+    def pieces(self, key: str, size: int, etag: str) -> Iterator["obstore.Bytes"]:
+        """All of that version, so much at a time as is good for memory; or ObjectChanged."""
+        for start in range(0, size, PIECE):
+            yield self.read_range(key, start, min(size, start + PIECE), etag)
 
     def now(self) -> datetime:
         """The store's own time, told by the object `clock` that is written here. On a local disk files are stamped by

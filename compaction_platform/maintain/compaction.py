@@ -17,6 +17,7 @@ from compaction_platform.lake.history import published
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
 from compaction_platform.lake.spread import Outcome, Spread
+from compaction_platform.lake.stitch.file import Ways, ways_of
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, KIND_PROPERTY, dangling
 from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of
 from compaction_platform.maintain.look import Look
@@ -142,11 +143,11 @@ class Compaction:
 
     def _tell_columns(self, ready: Mapping[Work, Rewritten]) -> None:
         """How columns were made: once for all groups in which they were made in the same ways."""
-        first: dict[tuple[tuple[str, str], ...], tuple[Work, Rewritten]] = {}
+        told: set[Ways] = set()
         for work, result in ready.items():
-            first.setdefault(tuple((each.column, each.strategy) for each in result.columns), (work, result))
-        for work, result in first.values():
-            if result.columns:
+            ways = ways_of(result.columns)
+            if ways and ways not in told:
+                told.add(ways)
                 self.say(f"columns of {work.group.partition or 'the table'}: {'; '.join(map(str, result.columns))}")
 
     @staticmethod

@@ -47,11 +47,8 @@ def stitched(
     """One proved file of these, and all of its rows shown to `digest`. Raises CannotStitch."""
     footers = footers_of(contents)
     for file, footer, content in zip(files, footers, contents, strict=True):
-        if (
-            not footer.rows
-            == file.record_count
-            == pyarrow.parquet.read_metadata(pyarrow.BufferReader(content)).num_rows
-        ):
+        by_arrow = pyarrow.parquet.read_metadata(pyarrow.BufferReader(content)).num_rows
+        if not footer.rows == by_arrow == file.record_count:
             raise CannotStitch("a file has another number of rows than the table's metadata say")
     plan = planned(contents, footers, encoding.row_group_bytes, codec=encoding.compression)
     for kind in {footer.schema: content for footer, content in zip(footers, contents, strict=True)}.values():

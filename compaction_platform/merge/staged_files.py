@@ -31,7 +31,6 @@ from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, OnNewColumn
 
 HELD_IN_MEMORY_BYTES = 64 << 20
-DOWNLOAD_PIECE_BYTES = 16 << 20
 ROWS_PER_BATCH = 1 << 16
 
 Fate = Literal["sound", "quarantined", "changed"]
@@ -110,9 +109,7 @@ class Reading:
             yield self.staging.read(file.key, file.etag)
         else:
             with tempfile.TemporaryFile() as spool:
-                for start in range(0, file.size, DOWNLOAD_PIECE_BYTES):
-                    end = min(start + DOWNLOAD_PIECE_BYTES, file.size)
-                    spool.write(self.staging.read_range(file.key, start, end, file.etag))
+                spool.writelines(self.staging.pieces(file.key, file.size, file.etag))
                 spool.flush()
                 with mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
                     yield mapped

@@ -1,6 +1,9 @@
 """Data files whose pages can be joined are stitched, and the table reads the same by every reader."""
 
+import errno
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -10,8 +13,10 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
+from compaction_platform.lake import fetching
 from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.data_files import DataFiles
+from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform_tests.maintain.scene import COLUMNS, Scene, ordered, rows_of
@@ -126,3 +131,40 @@ def test_a_damaged_file_is_found_although_pages_would_only_be_copied(scene: Scen
     assert all(bad not in {file.path for file in each.group.files} for each in report.committed)
     assert scene.files() >= 2
     assert bytes(store.read(key)) == bytes(content)
+
+
+def test_a_store_that_has_other_bytes_than_it_was_given_changes_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    before = {file.file_path for file in data_files(scene)}
+    given: list[str] = []
+    real = Objects.create_from
+
+    def altered(store: Objects, key: str, file: Path) -> None:
+        given.append(key)
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        other = file.with_suffix(".altered")
+        other.write_bytes(content)
+        real(store, key, other)
+
+    monkeypatch.setattr(Objects, "create_from", altered)
+    report = scene.maintain()
+    assert (len(given), report.committed) == (1, ())
+    assert "is not what was stored" in "".join(report.failed.values())
+    assert {file.file_path for file in data_files(scene)} == before
+    assert DataFileRows(scene.table.metadata, scene.settings).store(next(iter(before))).stat(given[0]) is None
+    scene.assert_nothing_lost()
+
+
+def test_without_room_for_the_inputs_files_are_encoded_anew(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fetching, "MOST_IN_MEMORY", 1000)
+    monkeypatch.setattr(os, "pwrite", full)
+    assert engines(scene.maintain()) == [("re-encode", "there is no room for the inputs in the temporary directory")]
+    scene.assert_nothing_lost()

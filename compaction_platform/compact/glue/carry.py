@@ -18,13 +18,11 @@ from compaction_platform.compact.inputs import UNREADABLE, Input, fetch
 from compaction_platform.compact.joining import How, Joined, in_one_line, joined, kind_of
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import OutputUnreadable, footer_of, inputs_told
-from compaction_platform.compact.plan import MB, Bin
+from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.rewrite import same_rows
 from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectChanged, ObjectExists, ObjectMissing, Objects
-
-PIECE = 32 * MB
 
 
 class InputsChanged(CompactionError):
@@ -140,7 +138,7 @@ class Carry:
         try:
             with tempfile.NamedTemporaryFile() as spool:
                 expected = hashlib.sha256()
-                for piece in _pieces(source, file.key, file.size, file.etag):
+                for piece in source.pieces(file.key, file.size, file.etag):
                     expected.update(piece)
                     spool.write(piece)
                 spool.flush()
@@ -153,7 +151,7 @@ class Carry:
         stored = target.stat(name)
         found = hashlib.sha256()
         if stored is not None:
-            for piece in _pieces(target, name, stored.size, stored.etag):
+            for piece in target.pieces(name, stored.size, stored.etag):
                 found.update(piece)
         if stored is None or found.digest() != expected.digest():
             if is_new:
@@ -174,11 +172,6 @@ def _of_one_kind(inputs: Sequence[Input]) -> tuple[list[list[Input]], dict[str, 
         except UNREADABLE as reason:
             unread[each.file.key] = in_one_line(reason)
     return list(groups.values()), unread
-
-
-def _pieces(store: Objects, key: str, size: int, etag: str) -> Iterator[bytes]:
-    for start in range(0, size, PIECE):
-        yield bytes(store.read_range(key, start, min(size, start + PIECE), etag))
 
 
 def _rows(file: Listed, path: str) -> int | None:

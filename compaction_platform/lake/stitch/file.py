@@ -85,6 +85,14 @@ class Choice:
         return f"{self.column}: {self.strategy} ({self.reason})"
 
 
+Ways = tuple[tuple[str, Strategy], ...]
+
+
+def ways_of(columns: Sequence[Choice]) -> Ways:
+    """Outputs whose columns were made in the same ways need not all be told about."""
+    return tuple((each.column, each.strategy) for each in columns)
+
+
 def footers_of(files: Sequence[Any]) -> list[Footer]:
     """The footers of these files. Raises CannotStitch if one of them has none that can be read."""
     reader = FooterReader()

@@ -6,6 +6,7 @@ the dictionary become the values of a data page as they are: a page of the secon
 
 import numpy
 
+from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
 from compaction_platform.lake.parquet_format.footer import Statistics
 from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page
 from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage, Piece
@@ -46,7 +47,7 @@ def add_dictionary_as_page(made: NewColumn, column: Column, each: Piece) -> None
     count = sum(taken.page.values for taken in each.taken)
     page = Page(DATA_V2, count, PLAIN, len(levels) + each.dictionary.uncompressed, each.dictionary.data, before=levels)
     page.nulls, page.rows, page.definitions = count - each.entries, count, len(levels)
-    page.is_compressed = column.codec != 0
+    page.is_compressed = column.codec != UNCOMPRESSED
     known = Statistics(each.known.low, each.known.high, nulls=page.nulls)
     made.pages.append(NewPage(page, known, count))
     for rest in each.pages[len(each.taken) :]:

@@ -41,13 +41,13 @@ def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
     if len(footer.row_groups) != len(plan.groups):
         raise CannotStitch("there are other row groups than were to be made")
     view = memoryview(output).cast("B")
-    decoded = {choice.column for choice in choices if choice.strategy not in ("raw", "identity")}
+    changed = {choice.column for choice in choices if choice.strategy not in ("raw", "identity")}
     kept: dict[str, bool] = {}
     checked: dict[str, bool] = {}
     for place, leaf in enumerate(plan.leaves):
         name = leaf.path[0]
         # Where one row ends and the next begins is in the values of a column that repeats: they are always decoded.
-        same = not leaf.repetition and ".".join(leaf.path) not in decoded and kept.get(name, True)
+        same = not leaf.repetition and ".".join(leaf.path) not in changed and kept.get(name, True)
         if same:
             same, has_checksums = _is_same(plan, place, footer, view)
             checked[name] = checked.get(name, True) and has_checksums

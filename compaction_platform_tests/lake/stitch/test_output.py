@@ -387,6 +387,15 @@ def test_a_footer_that_cannot_be_written_again_is_refused_and_nothing_else_happe
         stitched([odd, odd])
 
 
+def test_more_than_can_be_held_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pyarrow.table({"a": range(1000), "b": range(1000)})
+    monkeypatch.setattr("compaction_platform.lake.stitch.file.MOST_CHUNKS", 5)
+    files = [by_pyarrow()(rows)] * 3
+    stitched(files[:2])
+    with pytest.raises(CannotStitch, match="too many columns in too many row groups"):
+        stitched(files)
+
+
 def test_tiny_pages_are_refused() -> None:
     file = by_pyarrow()(pyarrow.table({"a": range(100)}))
     with pytest.raises(CannotStitch, match="pages would be too small"):
