@@ -6,21 +6,21 @@ from typing import Any
 
 from compaction_platform.lake.parquet_format.thrift import (
     BINARY,
-    FALSE,
-    I16,
     I32,
     I64,
     LIST,
     STRUCT,
     TRUE,
     ListOf,
+    Reader,
     Struct,
     ThriftInvalid,
     list_head,
-    parse_field,
+    parse_fields,
     parse_value,
     parse_varint,
     serialize,
+    slot,
     varint,
     zigzag,
 )
@@ -107,25 +107,19 @@ class Footer:
         return sum(group.rows for group in self.row_groups)
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """How the description of a column begins."""
-
-    data: bytes
-    path: tuple[str, ...]
-    physical: int
-    encodings: tuple[int, ...]
-    codec: int
-
-
 class FooterReader:
     """Reads footers that have much in common: what was there before, byte for byte, is not read again. (Thrift's values
     say where they end: bytes that begin like a whole value are that value.)"""
 
     def __init__(self) -> None:
         self._schema = b""
-        self._heads: dict[int, _Head] = {}
-        self._counts: dict[int, bytes] = {}  # of columns: how many pages of each kind there are
+        self._columns: list[_ColumnReader] = []  # by the place of the column
+        self._row_group: Mapping[int, Reader] = {slot(1, LIST): self._chunks}
+        self._file: Mapping[int, Reader] = {
+            slot(_SCHEMA, LIST): self._known_schema,
+            slot(_ROW_GROUPS, LIST): self._row_groups,
+            slot(_COLUMN_ORDERS, LIST): _as_written,
+        }
 
     def read(self, data: Any) -> Footer:
         """The footer of a file. Raises ThriftInvalid; also for one that is encrypted, or keeps columns elsewhere."""
@@ -139,26 +133,9 @@ class FooterReader:
             raise ThriftInvalid("its footer is cut off, or lacks a field") from lacking
 
     def _footer(self, data: bytes) -> Footer:
-        place = number = 0
-        schema = self._schema  # another thread may read at the same time
-        found: dict[int, Any] = {}
-        while True:
-            number, kind, place = parse_field(data, place, number)
-            if not kind:
-                break
-            begins = place
-            if number == _ROW_GROUPS and kind == LIST:
-                found[number], place = self._row_groups(data, place)
-            elif number == _SCHEMA and schema and data.startswith(schema, place):
-                place += len(schema)
-                found[number] = schema
-            else:
-                found[number], place = _value_of(data, kind, place)
-                if number in (_SCHEMA, _COLUMN_ORDERS):
-                    found[number] = data[begins:place]
+        found, _ = parse_fields(data, 0, self._file)
         if _ENCRYPTION in found or _SCHEMA not in found or _ROW_GROUPS not in found:
             raise ThriftInvalid("its footer says nothing about rows, or is encrypted")
-        self._schema = found[_SCHEMA]
         pairs = found.get(_KEY_VALUES)
         return Footer(
             found.get(_VERSION, 1),
@@ -169,42 +146,32 @@ class FooterReader:
             found.get(_COLUMN_ORDERS, b""),
         )
 
+    def _known_schema(self, data: bytes, place: int) -> tuple[bytes, int]:
+        schema = self._schema  # another thread may read at the same time
+        if schema and data.startswith(schema, place):
+            return schema, place + len(schema)
+        self._schema, place = found = _as_written(data, place)
+        return found
+
     def _row_groups(self, data: bytes, place: int) -> tuple[list[RowGroup], int]:
         size, place = _list_size(data, place)
         groups = []
         for _ in range(size):
-            number = 0
-            chunks: list[Chunk] | None = None
-            told: dict[int, Any] = {}
-            while True:
-                number, kind, place = parse_field(data, place, number)
-                if not kind:
-                    break
-                if number == 1 and kind == LIST:
-                    chunks, place = self._chunks(data, place)
-                else:
-                    told[number], place = _value_of(data, kind, place)
-            if chunks is None:
+            told, place = parse_fields(data, place, self._row_group)
+            if not isinstance(told.get(1), list):
                 raise ThriftInvalid("a row group has no columns")
-            groups.append(RowGroup(_number(told.get(3)), chunks, told.get(4)))
+            groups.append(RowGroup(_number(told.get(3)), told[1], told.get(4)))
         return groups, place
 
     def _chunks(self, data: bytes, place: int) -> tuple[list[Chunk], int]:
         size, place = _list_size(data, place)
         chunks = []
-        for column in range(size):
-            number = 0
-            chunk: Chunk | None = None
-            told: dict[int, Any] = {}
-            while True:
-                number, kind, place = parse_field(data, place, number)
-                if not kind:
-                    break
-                if number == 3 and kind == STRUCT:
-                    chunk, place = self._chunk(data, place, column)
-                else:
-                    told[number], place = _value_of(data, kind, place)
-            if chunk is None or 1 in told or 8 in told:
+        for number in range(size):
+            if number >= len(self._columns):  # a list may claim more than there are
+                self._columns.append(_ColumnReader())
+            told, place = parse_fields(data, place, self._columns[number].outside)
+            chunk = told.get(3)
+            if not isinstance(chunk, Chunk) or 1 in told or 8 in told:
                 raise ThriftInvalid("a column is encrypted, or in another file")
             if 4 in told and 5 in told:
                 chunk.offset_index = (told[4], told[5])
@@ -213,46 +180,92 @@ class FooterReader:
             chunks.append(chunk)
         return chunks, place
 
-    def _chunk(self, data: bytes, place: int, column: int) -> tuple[Chunk, int]:
-        told: dict[int, Any] = {}
-        number = 0
-        head = self._heads.get(column)
-        begins = place
-        if head and data.startswith(head.data, place):
-            number, place = 4, place + len(head.data)
-        else:
-            head = None
-        while True:
-            number, kind, place = parse_field(data, place, number)
-            if not kind:
-                break
-            counts = self._counts.get(column)
-            if number == 13 and counts and data.startswith(counts, place):
-                place += len(counts)
-                continue
-            start = place
-            told[number], place = _value_of(data, kind, place)
-            if number == 4 and told.keys() == {1, 2, 3, 4}:
-                path = tuple(part.decode(errors="surrogateescape") for part in told[3].items)
-                head = self._heads[column] = _Head(data[begins:place], path, told[1], tuple(told[2].items), told[4])
-            elif number == 13:
-                self._counts[column] = data[start:place]
-        if head is None:
-            raise ThriftInvalid("a column does not say what it is")
-        values, uncompressed, compressed, data_page = (_number(told[field]) for field in (5, 6, 7, 9))
-        dictionary_page = told.get(11) or None
-        sizes = (values, compressed, uncompressed)
-        chunk = Chunk(head.path, head.physical, head.codec, *sizes, data_page, dictionary_page, head.encodings)
-        _tell(chunk, told.get(12))
-        if lengths := told.get(16):
-            lists = (lengths.get_value(number) for number in (2, 3))
-            chunk.sizes = Sizes(lengths.get_value(1), *(each.items if each else None for each in lists))
-        return chunk, place
+
+_WHAT_IT_IS = frozenset((1, 2, 3, 4))  # fields of a column's description
 
 
-def _value_of(data: bytes, kind: int, place: int) -> tuple[Any, int]:
-    """A field's value. Truth values are in their field's head."""
-    return (kind == TRUE, place) if kind <= FALSE else parse_value(data, kind, place)
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """How the description of a column begins: what it is, its fields 1 to 4."""
+
+    data: bytes  # none if they are not in their usual form
+    path: tuple[str, ...]
+    physical: int
+    encodings: tuple[int, ...]
+    codec: int
+
+
+class _ColumnReader:
+    """Reads what is said about one column, in one file after the other."""
+
+    def __init__(self) -> None:
+        self.outside: Mapping[int, Reader] = {slot(3, STRUCT): self.read}
+        self._inside: Mapping[int, Reader] = {
+            slot(12, STRUCT): parse_fields,
+            slot(13, LIST): self._known_counts,
+            slot(16, STRUCT): _sizes,
+        }
+        self._head: _Head | None = None
+        self._counts = b""  # how many pages of each kind there are
+
+    def read(self, data: bytes, place: int) -> tuple[Chunk, int]:
+        head = self._head
+        is_known = head is not None and bool(head.data) and data.startswith(head.data, place)
+        if head is not None and is_known:
+            told, end = parse_fields(data, place + len(head.data), self._inside, 4)
+            is_known = told.keys().isdisjoint(_WHAT_IT_IS)  # nothing of it is said again
+        if head is None or not is_known:
+            told, end = parse_fields(data, place, self._inside)
+            head = self._head = _head(data, place, told)
+        chunk = Chunk(
+            head.path,
+            head.physical,
+            head.codec,
+            _number(told[5]),
+            _number(told[7]),
+            _number(told[6]),
+            _number(told[9]),
+            _number(told.get(11) or 0) or None,
+            head.encodings,
+            sizes=told.get(16),
+        )
+        if 12 in told:
+            _tell(chunk, told[12])
+        return chunk, end
+
+    def _known_counts(self, data: bytes, place: int) -> tuple[None, int]:
+        counts = self._counts
+        if counts and data.startswith(counts, place):
+            return None, place + len(counts)
+        self._counts, place = _as_written(data, place)
+        return None, place
+
+
+def _head(data: bytes, place: int, told: dict[int, Any]) -> _Head:
+    """What a column says about itself."""
+    path = tuple(part.decode(errors="surrogateescape") for part in told[3].items)
+    encodings = tuple(told[2].items)
+    usual = _description(told[1], encodings, path, told[4])
+    return _Head(usual if data.startswith(usual, place) else b"", path, told[1], encodings, told[4])
+
+
+def _as_written(data: bytes, place: int) -> tuple[bytes, int]:
+    """A list, not taken apart."""
+    _, end = parse_value(data, LIST, place)
+    return data[place:end], end
+
+
+def _sizes(data: bytes, place: int) -> tuple[Sizes, int]:
+    told, place = parse_fields(data, place, _HISTOGRAMS)
+    return Sizes(told.get(1), told.get(2), told.get(3)), place
+
+
+def _histogram(data: bytes, place: int) -> tuple[list[int], int]:
+    found, place = parse_value(data, LIST, place)
+    return found.items, place
+
+
+_HISTOGRAMS: Mapping[int, Reader] = {slot(2, LIST): _histogram, slot(3, LIST): _histogram}
 
 
 def _list_size(data: bytes, place: int) -> tuple[int, int]:
@@ -272,14 +285,11 @@ def _number(value: Any) -> int:
     return value
 
 
-def _tell(chunk: Chunk, told: Struct | None) -> None:
-    if not told:
-        return
-    chunk.statistics = Statistics(
-        told.get_value(6), told.get_value(5), told.get_value(8), told.get_value(7), told.get_value(3)
-    )
+def _tell(chunk: Chunk, told: dict[int, Any]) -> None:
+    get = told.get
+    chunk.statistics = Statistics(get(6), get(5), get(8), get(7), get(3))
     if 1 in told and 2 in told:
-        chunk.old_bounds = (told[2][1], told[1][1])
+        chunk.old_bounds = (told[2], told[1])
 
 
 # ---------------------------------------------------------------- writing
@@ -287,68 +297,88 @@ def _tell(chunk: Chunk, told: Struct | None) -> None:
 
 def footer_bytes(footer: Footer) -> bytes:
     """The end of a file: the footer, its length and the mark."""
-    groups = [_row_group_struct(number, group) for number, group in enumerate(footer.row_groups)]
-    head = b"\x15" + zigzag(footer.version) + b"\x19" + footer.schema  # fields 1 and 2; the schema as it was
-    rest = Struct({_ROWS: (I64, footer.rows), _ROW_GROUPS: (LIST, ListOf(STRUCT, groups))})
+    groups = [_row_group_bytes(number, group) for number, group in enumerate(footer.row_groups)]
     pairs = [Struct({1: (BINARY, key), 2: (BINARY, value)}) for key, value in footer.metadata.items()]
-    rest.set_value(_KEY_VALUES, LIST, ListOf(STRUCT, pairs))
-    rest.set_value(_CREATED_BY, BINARY, footer.created_by)
-    encoded = serialize(rest)
-    # The first field of `rest` is 3 behind nothing; here it comes behind field 2. Column orders follow field 6.
-    encoded = bytes([encoded[0] - (_SCHEMA << 4)]) + encoded[1:-1]
-    orders = b"\x19" + footer.column_orders if footer.column_orders else b""
-    whole = head + encoded + orders + b"\x00"
+    rest = Struct({_KEY_VALUES: (LIST, ListOf(STRUCT, pairs)), _CREATED_BY: (BINARY, footer.created_by)})
+    parts = [b"\x15", zigzag(footer.version), b"\x19", footer.schema]  # the schema as it was
+    parts += (b"\x16", zigzag(footer.rows), b"\x19", list_head(len(groups), STRUCT), *groups)
+    parts.append(serialize(rest, _ROW_GROUPS)[:-1])
+    if footer.column_orders:
+        parts += (b"\x19", footer.column_orders)
+    whole = b"".join((*parts, b"\0"))
     return whole + len(whole).to_bytes(4, "little") + MAGIC
 
 
-def _row_group_struct(number: int, group: RowGroup) -> Struct:
-    columns = [_column_struct(chunk) for chunk in group.chunks]
-    made = Struct(
-        {
-            1: (LIST, ListOf(STRUCT, columns)),
-            2: (I64, group.uncompressed),
-            3: (I64, group.rows),
-            6: (I64, group.compressed),
-        }
-    )
+def _row_group_bytes(number: int, group: RowGroup) -> bytes:
+    columns = [_column_bytes(chunk) for chunk in group.chunks]
+    parts = [b"\x19", list_head(len(columns), STRUCT), *columns]
+    parts += (b"\x16", zigzag(group.uncompressed), b"\x16", zigzag(group.rows))
+    step = 2  # fields are told by their distance from the one before; 3 was the last
     if group.sorted_by is not None:
-        made.set_value(4, LIST, group.sorted_by)
+        parts.append(serialize(Struct({4: (LIST, group.sorted_by)}), 3)[:-1])
+        step = 1
     if group.chunks:
-        made.set_value(5, I64, group.chunks[0].start)
+        parts += (bytes([step << 4 | I64]), zigzag(group.chunks[0].start))
+        step = 0
+    parts += (bytes([step + 1 << 4 | I64]), zigzag(group.compressed))
     if number < 1 << 15:
-        made.set_value(7, I16, number)
-    return made
+        parts += (b"\x14", zigzag(number))
+    return b"".join((*parts, b"\0"))
 
 
-def _column_struct(chunk: Chunk) -> Struct:
-    names = [part.encode(errors="surrogateescape") for part in chunk.path]
-    meta = Struct(
-        {
-            1: (I32, chunk.physical),
-            2: (LIST, ListOf(I32, list(chunk.encodings))),
-            3: (LIST, ListOf(BINARY, names)),
-            4: (I32, chunk.codec),
-            5: (I64, chunk.values),
-            6: (I64, chunk.uncompressed),
-            7: (I64, chunk.compressed),
-            9: (I64, chunk.data_page),
-        }
+def _description(physical: int, encodings: Sequence[int], path: Sequence[str], codec: int) -> bytes:
+    """What a column is: fields 1 to 4."""
+    names = [part.encode(errors="surrogateescape") for part in path]
+    return b"".join(
+        (
+            b"\x15",
+            zigzag(physical),
+            b"\x19",
+            list_head(len(encodings), I32),
+            *(zigzag(each) for each in encodings),
+            b"\x19",
+            list_head(len(names), BINARY),
+            *(varint(len(name)) + name for name in names),
+            b"\x15",
+            zigzag(codec),
+        )
     )
+
+
+def _column_bytes(chunk: Chunk) -> bytes:
+    """There is one for each column of each row group: written as it is, without a structure for each."""
+    parts = [
+        b"\x26\x00\x1c",  # field 2, which means nothing any more, and the beginning of field 3
+        _description(chunk.physical, chunk.encodings, chunk.path, chunk.codec),
+        b"\x16",
+        zigzag(chunk.values),
+        b"\x16",
+        zigzag(chunk.uncompressed),
+        b"\x16",
+        zigzag(chunk.compressed),
+        b"\x26",
+        zigzag(chunk.data_page),
+    ]
+    last = 9
     if chunk.dictionary_page is not None:
-        meta.set_value(11, I64, chunk.dictionary_page)
+        parts += (b"\x26", zigzag(chunk.dictionary_page))
+        last = 11
+    rest = Struct()
     if told := _statistics_struct(chunk.statistics):
-        meta.set_value(12, STRUCT, told)
+        rest.set_value(12, STRUCT, told)
     if chunk.pages:
         counted = [Struct({1: (I32, kind), 2: (I32, how), 3: (I32, count)}) for kind, how, count in chunk.pages]
-        meta.set_value(13, LIST, ListOf(STRUCT, counted))
+        rest.set_value(13, LIST, ListOf(STRUCT, counted))
     if chunk.sizes:
-        meta.set_value(16, STRUCT, _sizes_struct(chunk.sizes))
-    column = Struct({2: (I64, 0), 3: (STRUCT, meta)})
+        rest.set_value(16, STRUCT, _sizes_struct(chunk.sizes))
+    parts.append(serialize(rest, last))
+    outside = Struct()
     for first, index in ((4, chunk.offset_index), (6, chunk.column_index)):
         if index:
-            column.set_value(first, I64, index[0])
-            column.set_value(first + 1, I32, index[1])
-    return column
+            outside.set_value(first, I64, index[0])
+            outside.set_value(first + 1, I32, index[1])
+    parts.append(serialize(outside, 3))
+    return b"".join(parts)
 
 
 def _statistics_struct(statistics: Statistics) -> Struct:

@@ -1,12 +1,20 @@
 """The pages of a column: their headers, read and written. What is inside a page is not looked at."""
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from compaction_platform.lake.parquet_format.footer import Chunk
-from compaction_platform.lake.parquet_format.thrift import Struct, ThriftInvalid, parse, varint, zigzag
+from compaction_platform.lake.parquet_format.thrift import (
+    STRUCT,
+    Reader,
+    ThriftInvalid,
+    parse_fields,
+    slot,
+    varint,
+    zigzag,
+)
 
 DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
 PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 5, 8
@@ -52,8 +60,9 @@ class Page:
         return (*told, self.nulls, self.rows, self.definitions, self.repetitions)
 
 
-def pages_of(data: memoryview, chunk: Chunk) -> Iterator[Page]:
-    """The pages of a column in their order, each with its checksum if it bears one. `data` is the whole file."""
+def pages_of(data: memoryview, chunk: Chunk, *, check: bool = True) -> Iterator[Page]:
+    """The pages of a column in their order. Checksums are checked where there are any; unless whoever decodes the pages
+    does that. `data` is the whole file."""
     place = chunk.start
     end = place + chunk.compressed
     if not 4 <= place <= end <= len(data):
@@ -61,10 +70,11 @@ def pages_of(data: memoryview, chunk: Chunk) -> Iterator[Page]:
     values = uncompressed = 0
     while place < end:
         header, begins = _header(data, place, end)
-        page = _page(header, data[begins : begins + header.get_value(3, -1)])
-        if len(page.data) != header.get_value(3) or begins + len(page.data) > end:
-            raise ThriftInvalid("a page is longer than its column")
-        if page.has_checksum and zlib.crc32(page.data) != header[4][1] & 0xFFFFFFFF:
+        size, checksum = header.get(3), header.get(4, 0)
+        if not isinstance(size, int) or not isinstance(checksum, int) or not 0 <= size <= end - begins:
+            raise ThriftInvalid("a page is longer than its column, or does not say how long it is")
+        page = _page(header, data[begins : begins + size])
+        if check and page.has_checksum and zlib.crc32(page.data) != checksum & 0xFFFFFFFF:
             raise PageDamaged("the checksum of a page does not hold")
         values += 0 if page.kind == DICTIONARY else page.values
         uncompressed += begins - place + page.uncompressed
@@ -76,40 +86,51 @@ def pages_of(data: memoryview, chunk: Chunk) -> Iterator[Page]:
         raise ThriftInvalid("the pages of a column have another size than its footer says")
 
 
-def _header(data: memoryview, place: int, end: int) -> tuple[Struct, int]:
-    head = bytes(data[place : min(end, place + _USUAL_HEADER)])
-    try:
-        header, length = parse(head)
-    except ThriftInvalid:
-        header, length = parse(bytes(data[place : min(end, place + _LONGEST_HEADER)]))
-    return header, place + length
+def _header(data: memoryview, place: int, end: int) -> tuple[dict[int, Any], int]:
+    for most in (_USUAL_HEADER, _LONGEST_HEADER):
+        try:
+            header, length = parse_fields(bytes(data[place : min(end, place + most)]), 0, _INSIDE)
+        except (IndexError, ThriftInvalid):
+            continue
+        return header, place + length
+    raise ThriftInvalid("the header of a page is cut off, or none")
 
 
-def _page(header: Struct, data: memoryview) -> Page:
+def _page(header: dict[int, Any], data: memoryview) -> Page:
     try:
-        kind, uncompressed = header[1][1], header[2][1]
+        kind, uncompressed = header[1], header[2]
         has_checksum = 4 in header
+        told = header[_ABOUT.get(kind, 0)]
+        if not isinstance(told, dict):
+            raise ThriftInvalid("a page header is not one")
         if kind == DATA:
-            told = header[5][1]
-            levels = (told[3][1], told[4][1])
-            page = Page(DATA, told[1][1], told[2][1], uncompressed, data, has_checksum, levels)
+            page = Page(DATA, told[1], told[2], uncompressed, data, has_checksum, (told[3], told[4]))
+            smallest = min(page.values, uncompressed)
         elif kind == DATA_V2:
-            told = header[8][1]
-            page = Page(DATA_V2, told[1][1], told[4][1], uncompressed, data, has_checksum)
-            page.nulls, page.rows, page.definitions, page.repetitions = (told[number][1] for number in (2, 3, 5, 6))
-            page.is_compressed = told.get_value(7, True)
-        elif kind == DICTIONARY:
-            told = header[7][1]
-            page = Page(DICTIONARY, told[1][1], told[2][1], uncompressed, data, has_checksum)
+            page = Page(DATA_V2, told[1], told[4], uncompressed, data, has_checksum)
+            page.nulls, page.rows, page.definitions, page.repetitions = told[2], told[3], told[5], told[6]
+            page.is_compressed = told.get(7, True)
+            smallest = min(page.values, uncompressed, page.nulls, page.rows, page.definitions, page.repetitions)
         else:
-            raise ThriftInvalid(f"there is a page of kind {kind}")
+            page = Page(DICTIONARY, told[1], told[2], uncompressed, data, has_checksum)
+            smallest = min(page.values, uncompressed)
     except (KeyError, AttributeError, TypeError) as missing:
         raise ThriftInvalid("a page header lacks a field") from missing
-    if min(page.values, page.uncompressed, page.nulls, page.rows, page.definitions, page.repetitions) < 0:
+    if smallest < 0:
         raise ThriftInvalid("a page header has a negative size")
     if page.definitions + page.repetitions > min(len(data), uncompressed) or page.nulls > page.values:
         raise ThriftInvalid("a page header contradicts itself")
     return page
+
+
+def _inside(data: bytes, place: int) -> tuple[dict[int, Any], int]:
+    """What is said about a page of one kind, and statistics, which are not used: they are in the footer, too."""
+    return parse_fields(data, place, _STATISTICS)
+
+
+_STATISTICS: Mapping[int, Reader] = {slot(5, STRUCT): parse_fields, slot(8, STRUCT): parse_fields}
+_ABOUT = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}  # the field that says more about a page of that kind
+_INSIDE: Mapping[int, Reader] = {slot(number, STRUCT): _inside for number in _ABOUT.values()}
 
 
 # ---------------------------------------------------------------- writing
@@ -133,4 +154,7 @@ def header_of(page: Page, *, checksum: bool = True) -> bytes:
 
 
 def _integers(values: Sequence[int]) -> bytes:
-    return b"".join(b"\x15" + varint(value << 1) for value in values)
+    return b"".join([_FIELDS.get(value) or b"\x15" + varint(value << 1) for value in values])
+
+
+_FIELDS = {value: b"\x15" + varint(value << 1) for value in range(1 << 13)}  # most numbers are small

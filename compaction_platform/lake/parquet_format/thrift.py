@@ -5,6 +5,7 @@ hundreds of fields, and a run reads thousands of footers: what is read most is r
 """
 
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ DEEPEST = 64  # structures inside structures; a footer has about ten
 LONGEST_NUMBER = 63  # bits, of the last piece of one
 
 Field = tuple[int, Any]  # kind and value
+Reader = Callable[[bytes, int], tuple[Any, int]]  # of a value that begins there; and where it ends
+NO_READERS: Mapping[int, Reader] = {}
 
 
 class ThriftInvalid(CompactionError):
@@ -61,16 +64,51 @@ def parse_value(data: bytes | memoryview, kind: int, start: int) -> tuple[Any, i
         raise ThriftInvalid("the structure is cut off") from cut_off
 
 
-def parse_field(data: bytes, place: int, number: int) -> tuple[int, int, int]:
-    """The number and the kind of the field that begins there, after another, and where its value begins. Kind 0
-    is the end. Raises IndexError where bytes end."""
-    head = data[place]
-    if head > 15:
-        return number + (head >> 4), head & 15, place + 1
-    if not head:
-        return 0, 0, place + 1
-    number, place = _zigzag(data, place + 1)
-    return number, head, place
+def parse_fields(
+    data: bytes, place: int, readers: Mapping[int, Reader] = NO_READERS, number: int = 0
+) -> tuple[dict[int, Any], int]:
+    """The fields of the structure that begins there, without their kinds, and where it ends; or what is left of it
+    behind the field of that number. What lies deeper is read by the `readers`, by `slot`, or becomes a structure as
+    `parse` makes it. Raises IndexError where bytes end."""
+    found: dict[int, Any] = {}
+    while kind := (head := data[place]) & 15:
+        place += 1
+        if head > 15:
+            number += head >> 4
+        else:
+            number, place = _zigzag(data, place)
+        if I16 <= kind <= I64:
+            value = data[place]
+            place += 1
+            if value > 0x7F:
+                byte = data[place]
+                place += 1
+                value += (byte << 7) - 0x80
+                if byte > 0x7F:
+                    more, place = parse_varint(data, place)
+                    value += (more << 14) - (1 << 14)
+            found[number] = (value >> 1) ^ -(value & 1)
+        elif kind == BINARY:
+            length = data[place]
+            place += 1
+            if length > 0x7F:
+                length, place = parse_varint(data, place - 1)
+            if length > len(data) - place:
+                raise ThriftInvalid("the structure is cut off")
+            found[number] = data[place : place + length]
+            place += length
+        elif kind <= FALSE:
+            found[number] = kind == TRUE
+        elif reader := readers.get(number << 4 | kind):
+            found[number], place = reader(data, place)
+        else:
+            found[number], place = _value(data, place, kind, 0)
+    return found, place + 1
+
+
+def slot(number: int, kind: int) -> int:
+    """What a reader for that field is found by, if it is of that kind."""
+    return number << 4 | kind
 
 
 def parse_varint(data: Any, place: int) -> tuple[int, int]:
@@ -87,9 +125,10 @@ def parse_varint(data: Any, place: int) -> tuple[int, int]:
             raise ThriftInvalid("a number is too long")
 
 
-def serialize(value: Struct) -> bytes:
+def serialize(value: Struct, last: int = 0) -> bytes:
+    """All of a structure; or what comes behind the field of that number."""
     out = bytearray()
-    _write_struct(out, value)
+    _write_struct(out, value, last)
     return bytes(out)
 
 
@@ -123,9 +162,8 @@ def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
         raise ThriftInvalid("structures are nested too deeply")
     found = Struct()
     number = 0
-    while head := data[place]:
+    while kind := (head := data[place]) & 15:
         place += 1
-        kind = head & 0x0F
         if head > 15:
             number += head >> 4
         else:
@@ -221,8 +259,7 @@ def _zigzag(data: Any, place: int) -> tuple[int, int]:
 # ---------------------------------------------------------------- writing
 
 
-def _write_struct(out: bytearray, value: Struct) -> None:
-    last = 0
+def _write_struct(out: bytearray, value: Struct, last: int = 0) -> None:
     for number, (kind, content) in sorted(value.items()):
         told = (TRUE if content else FALSE) if kind == TRUE else kind
         if 0 < number - last < 16:
