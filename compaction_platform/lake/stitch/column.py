@@ -27,6 +27,7 @@ from compaction_platform.lake.stitch.runs import Array, constant, packed_levels
 from compaction_platform.lake.stitch.statistics import is_all_null, merged, told
 
 VALUES_PER_PAGE = 20_000
+_AS_RUNS = (RLE, RLE)
 
 Strategy = Literal["raw", "identity", "dictionary", "plain", "anew"]
 
@@ -54,11 +55,8 @@ class Piece:
     known: Statistics
     dictionary: Page | None
     pages: list[Page]
+    uses_dictionary: bool  # in some of the pages
     taken: list[Taken] = field(default_factory=list)  # by the column that it is part of
-
-    @property
-    def uses_dictionary(self) -> bool:
-        return any(page.uses_dictionary for page in self.pages)
 
     @property
     def decoded_bytes(self) -> int:
@@ -98,24 +96,26 @@ Run = list[tuple[Piece, Taken]]
 
 def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, *, ordered: bool) -> Piece:
     """A chunk with its pages, their checksums checked."""
-    pages = list(pages_of(file, chunk))
+    pages = [page for page in pages_of(file, chunk) if page.values or page.kind == DICTIONARY]
     dictionary = None
     if pages and pages[0].kind == DICTIONARY:
-        dictionary, pages = pages[0], pages[1:]
+        dictionary = pages.pop(0)
         if dictionary.encoding not in (PLAIN, PLAIN_DICTIONARY):
             raise CannotStitch("a dictionary is encoded in an unknown way")
-    pages = [page for page in pages if page.values]
-    if dictionary is not None and dictionary.values * (leaf.length or 4) > dictionary.uncompressed:
-        raise CannotStitch("a dictionary claims more entries than it has bytes for")
-    if any(page.kind == DICTIONARY for page in pages):
-        raise CannotStitch("a dictionary is not where it should be")
-    if dictionary is None and any(page.uses_dictionary for page in pages):
+        if dictionary.values * (leaf.length or 4) > dictionary.uncompressed:
+            raise CannotStitch("a dictionary claims more entries than it has bytes for")
+    uses_dictionary = False
+    for page in pages:
+        if page.kind == DICTIONARY:
+            raise CannotStitch("a dictionary is not where it should be")
+        uses_dictionary = uses_dictionary or page.uses_dictionary
+    if uses_dictionary and dictionary is None:
         raise CannotStitch("a dictionary is missing")
     if not leaf.repetition and chunk.values != rows:
         raise CannotStitch("a column has another number of values than there are rows")
     known = told(chunk, leaf, ordered=ordered)
     _require_consistent(pages, chunk, leaf, known)
-    return Piece(chunk, leaf, rows, known, dictionary, pages)
+    return Piece(chunk, leaf, rows, known, dictionary, pages, uses_dictionary)
 
 
 def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, known: Statistics) -> None:
@@ -123,6 +123,8 @@ def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, known: 
     for page in pages:
         if page.encoding not in chunk.encodings:
             raise CannotStitch("a page is encoded in a way that its column does not have")
+        if page.level_encodings == _AS_RUNS:
+            continue
         for packing, largest in zip(page.level_encodings, (leaf.definition, leaf.repetition), strict=True):
             if packing != RLE and (largest or packing != BIT_PACKED):  # said also of levels that are not there
                 raise CannotStitch("levels are packed in the old way")
@@ -194,23 +196,11 @@ class Column:
     def copied(self, each: Piece, page: Page) -> NewPage:
         """A page as it is. Where its file says that there are no nulls and others have some, with levels before it;
         where it is compressed in another way than the others, compressed anew."""
-        new = Page(
-            page.kind,
-            page.values,
-            page.encoding,
-            page.uncompressed,
-            page.data,
-            level_encodings=page.level_encodings,
-            nulls=page.nulls,
-            rows=page.rows,
-            definitions=page.definitions,
-            repetitions=page.repetitions,
-            is_compressed=page.is_compressed,
-        )
+        new = page
         if each.chunk.codec != self.codec:
-            _compress_anew(new, each.chunk.codec, self.codec)
+            new = _compressed_anew(new, each.chunk.codec, self.codec)
         if each.leaf.definition < self.leaf.definition:
-            _say_that_none_is_null(new, self.leaf)
+            new = _saying_that_none_is_null(new, self.leaf)
         alone = len(each.pages) == 1
         known = Statistics(each.known.low, each.known.high)
         if alone or each.known.nulls == 0:
@@ -325,25 +315,31 @@ def _with_length(levels: bytes) -> bytes:
     return len(levels).to_bytes(4, "little") + levels if levels else b""
 
 
-def _compress_anew(page: Page, before: int, now: int) -> None:
+def _compressed_anew(page: Page, before: int, now: int) -> Page:
     levels = page.repetitions + page.definitions
     if page.kind != DATA_V2 or page.is_compressed:
         rest = values.decompressed(page.data[levels:], before, page.uncompressed - levels)
     else:
         rest = page.data[levels:]
-    page.data = memoryview(b"".join((page.data[:levels], values.compressed(rest, now))))
-    page.is_compressed = now != UNCOMPRESSED
+    data = memoryview(b"".join((page.data[:levels], values.compressed(rest, now))))
+    return replace(page, data=data, is_compressed=now != UNCOMPRESSED)
 
 
-def _say_that_none_is_null(page: Page, leaf: Leaf) -> None:
+def _saying_that_none_is_null(page: Page, leaf: Leaf) -> Page:
     """A page of a column that has no nulls, in one that may have some: only pages of the second kind have their levels
     outside of what is compressed."""
     levels = constant(leaf.definition, page.values)
-    if page.kind == DATA:
-        page.kind, page.nulls, page.rows, page.is_compressed = DATA_V2, 0, page.values, True
-    page.before = levels
-    page.definitions = len(levels)
-    page.uncompressed += len(levels)
+    return Page(
+        DATA_V2,
+        page.values,
+        page.encoding,
+        page.uncompressed + len(levels),
+        page.data,
+        rows=page.values,
+        definitions=len(levels),
+        is_compressed=page.is_compressed,
+        before=levels,
+    )
 
 
 def _starts(counts: Sequence[int]) -> Array:

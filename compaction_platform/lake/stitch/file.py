@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any, Protocol
 
 from compaction_platform.lake.parquet_format.codecs import NAMES, NUMBERS, UNCOMPRESSED
 from compaction_platform.lake.parquet_format.footer import (
@@ -204,11 +204,23 @@ def _piece_of(source: Source, number: int, place: int) -> Piece:
 # ---------------------------------------------------------------- writing
 
 
+class Sink(Protocol):
+    """What a file is written to. Only one that is described twice is ever gone back in."""
+
+    def write(self, data: Any, /) -> Any: ...
+
+    def flush(self) -> Any: ...
+
+    def seek(self, place: int, /) -> Any: ...
+
+    def truncate(self) -> Any: ...
+
+
 class Stitched:
     """A file in the making: all rows, in their order. What its footer says besides can be said again, after it was
     looked at."""
 
-    def __init__(self, plan: Plan, sink: IO[bytes]) -> None:
+    def __init__(self, plan: Plan, sink: Sink) -> None:
         self.plan, self.sink, self.place = plan, sink, 0
         self.choices: list[Choice] = []
         self._waiting: list[Any] = []
@@ -216,6 +228,7 @@ class Stitched:
         self._groups: list[RowGroup] = []
         self._indexes: list[tuple[Chunk, bytes | None, bytes | None]] = []
         self._poor: Poor = {}
+        self._is_described = False
 
     def _write(self, data: Any) -> None:
         """What is small waits for what comes behind it."""
@@ -305,9 +318,11 @@ class Stitched:
 
     @refusing_what_is_unfit()
     def describe(self, metadata: Mapping[bytes, bytes]) -> None:
-        """Write the footer, over the one that is there."""
-        self.sink.seek(self.place)
-        self.sink.truncate()
+        """Write the footer; if there is one already, over that."""
+        if self._is_described:
+            self.sink.seek(self.place)
+            self.sink.truncate()
+        self._is_described = True
         footer = Footer(
             max(source.footer.version for source in self.plan.sources),
             self.plan.schema,
@@ -361,7 +376,7 @@ def _column_index(column: Column, made: NewColumn) -> bytes | None:
     return column_index_bytes(known, is_null, boundary_order(known, order))
 
 
-def written(plan: Plan, metadata: Mapping[bytes, bytes], sink: IO[bytes]) -> Stitched:
+def written(plan: Plan, metadata: Mapping[bytes, bytes], sink: Sink) -> Stitched:
     """One file by this plan. Raises CannotStitch if it turns out that it cannot be done."""
     made = Stitched(plan, sink)
     made.write()

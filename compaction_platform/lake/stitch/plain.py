@@ -3,6 +3,9 @@
 Integers are written as differences where that is smaller, everything else as it is.
 """
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import pyarrow
 
 from compaction_platform.lake.parquet_format.pages import DELTA_BINARY_PACKED, PLAIN
@@ -13,33 +16,42 @@ from compaction_platform.lake.stitch.identity import add_dictionary_as_page, is_
 from compaction_platform.lake.stitch.raw import copy_page
 from compaction_platform.lake.stitch.runs import Array
 
+MOSTLY = 0.9  # of the values: if so many are in dictionaries that are the values, those stay as they are
+
 
 def dissolved(column: Column, entries: pyarrow.Array, positions: Array, reason: str) -> NewColumn:
     made = NewColumn("plain", reason, column.codec, [])
     is_number = column.leaf.physical in (INT32, INT64)
-    encoding: int | None = None if is_number else PLAIN
-    for some in column.runs(lambda each: not is_number and is_identity(column, each)):
+    kept = [each for each in column.pieces if is_identity(column, each)]
+    if is_number and sum(each.entries for each in kept) < len(positions) * MOSTLY:
+        kept = []  # differences may be smaller
+    ids = {id(each) for each in kept}
+    runs = list(column.runs(lambda each: id(each) in ids))
+    parts = [entries.take(_without_copying(positions[span(some)])) for some in runs if isinstance(some, list)]
+    payloads = iter(_payloads(parts, column.codec, is_number=is_number))
+    for some in runs:
         if isinstance(some, Piece):
             add_dictionary_as_page(made, column, some)
         elif isinstance(some, tuple):
             copy_page(made, column, *some)
         else:
-            part = entries.take(_without_copying(positions[span(some)]))
-            if encoding is None and len(part):
-                encoding = _smaller(part, column.codec)
-            is_plain = encoding in (PLAIN, None) or not len(part)
-            payload = values.plain(part) if is_plain else values.deltas(part)
-            made.pages.append(column.of_values(some, payload, PLAIN if is_plain else DELTA_BINARY_PACKED))
+            made.pages.append(column.of_values(some, *next(payloads)))
     return made
+
+
+def _payloads(parts: Sequence[pyarrow.Array], codec: int, *, is_number: bool) -> Iterator[tuple[Any, int]]:
+    """What is in the pages of these values, and how it is encoded: all of them in the way that suits the first."""
+    some = [part for part in parts if len(part)]
+    if not is_number or not some or not _is_smaller_by_deltas(some[0], codec):
+        return ((values.plain(part), PLAIN) for part in parts)
+    deltas = iter(values.deltas(some))
+    return ((next(deltas), DELTA_BINARY_PACKED) if len(part) else (b"", PLAIN) for part in parts)
 
 
 def _without_copying(positions: Array) -> pyarrow.Array:
     return pyarrow.Array.from_buffers(pyarrow.int64(), len(positions), [None, pyarrow.py_buffer(positions)])
 
 
-def _smaller(some: pyarrow.Array, codec: int) -> int:
-    sizes = {
-        DELTA_BINARY_PACKED: len(values.compressed(values.deltas(some), codec)),
-        PLAIN: len(values.compressed(values.plain(some), codec)),
-    }
-    return min(sizes, key=lambda encoding: sizes[encoding])
+def _is_smaller_by_deltas(some: pyarrow.Array, codec: int) -> bool:
+    (deltas,) = values.deltas([some])
+    return len(values.compressed(deltas, codec)) < len(values.compressed(values.plain(some), codec))

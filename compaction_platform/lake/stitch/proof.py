@@ -4,17 +4,18 @@ A column whose bytes are the inputs' own, with all that tells how to read them, 
 in the output. All others are decoded on both sides, and their values compared in their order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.fingerprint import Fingerprint, InOrderByColumn
+from compaction_platform.lake.fingerprint import Fingerprint, InOrder, InOrderByColumn
 from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
-from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
+from compaction_platform.lake.parquet_format.footer import Chunk, FooterReader
 from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page, pages_of
 from compaction_platform.lake.stitch.bounds import wrong_bounds
 from compaction_platform.lake.stitch.column import Column, Piece
@@ -24,51 +25,53 @@ from compaction_platform.lake.stitch.identity import decoded_is_identity
 from compaction_platform.lake.stitch.source import decoded, opened
 from compaction_platform.lake.stitch.values import levels
 
+Place = tuple[int, str]  # a row group by its number, and the name of a whole column, whatever is nested in it
+
 
 @dataclass(frozen=True)
 class Copied:
-    """Columns (by the name of the whole column, whatever is nested in it) whose bytes are the inputs' own."""
+    """Where the bytes of a column are the inputs' own."""
 
-    columns: frozenset[str]
-    with_checksums: frozenset[str]  # of those, the ones whose pages had checksums, and they hold
+    places: frozenset[Place]
+    with_checksums: frozenset[Place]  # of those, the ones whose pages had checksums, and they hold
 
 
-def copied(plan: Plan, choices: Sequence[Choice], output: Any) -> Copied:
+def copied(plan: Plan, choices: Sequence[Choice], output: Any, *, check: bool) -> Copied:
     """A column is told to be copied only if everything that a reader goes by is the same: type, levels, codec, and of
     each page its header and its bytes; or if its values are a dictionary's own bytes, and the pages that used it had
-    its entries one after the other."""
+    its entries one after the other. `check`: checksums of the output, if it is not decoded afterwards."""
     footer = FooterReader().read(output)
     if len(footer.row_groups) != len(plan.groups):
         raise CannotStitch("there are other row groups than were to be made")
-    view = memoryview(output).cast("B")
-    changed = {choice.column for choice in choices if choice.strategy not in ("raw", "identity")}
-    kept: dict[str, bool] = {}
-    checked: dict[str, bool] = {}
-    for place, leaf in enumerate(plan.leaves):
-        name = leaf.path[0]
-        # Where one row ends and the next begins is in the values of a column that repeats: they are always decoded.
-        same = not leaf.repetition and ".".join(leaf.path) not in changed and kept.get(name, True)
-        if same:
-            same, has_checksums = _is_same(plan, place, footer, view)
-            checked[name] = checked.get(name, True) and has_checksums
-        kept[name] = same
-    columns = frozenset(name for name, same in kept.items() if same)
-    return Copied(columns, frozenset(name for name in columns if checked[name]))
-
-
-def _is_same(plan: Plan, place: int, footer: Footer, view: memoryview) -> tuple[bool, bool]:
-    has_checksums = True
+    pages = partial(pages_of, memoryview(output).cast("B"), check=check)
+    chosen = iter(choices)  # for each column of each row group, in their order
+    kept: dict[Place, bool] = {}
+    checked: dict[Place, bool] = {}
     for number, made in enumerate(footer.row_groups):
-        chunk = made.chunks[place]
-        pieces = plan.pieces(number, place)
-        if any(each.leaf != plan.leaves[place] or each.chunk.codec != chunk.codec for each in pieces):
-            return False, False
-        new = list(pages_of(view, chunk))
-        if not _is_made_of(Column.of(plan.leaves[place], pieces), new):
-            return False, False
-        old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
-        has_checksums = has_checksums and all(page.has_checksum for page in old)
-    return True, has_checksums
+        for place, leaf in enumerate(plan.leaves):
+            here = number, leaf.path[0]
+            # Where a row ends and the next begins is in the values of a column that repeats: they are always decoded.
+            is_copy = next(chosen).strategy in ("raw", "identity") and not leaf.repetition
+            same, has_checksums = False, False
+            if is_copy and kept.get(here, True):
+                same, has_checksums = _is_same(plan, number, place, made.chunks[place], pages)
+            kept[here] = same
+            checked[here] = checked.get(here, True) and has_checksums
+    places = frozenset(here for here, same in kept.items() if same)
+    return Copied(places, frozenset(here for here in places if checked[here]))
+
+
+def _is_same(
+    plan: Plan, number: int, place: int, chunk: Chunk, pages: Callable[[Chunk], Iterator[Page]]
+) -> tuple[bool, bool]:
+    """Whether a chunk has the pages of the inputs, and whether all of those had checksums."""
+    leaf, pieces = plan.leaves[place], plan.pieces(number, place)
+    if any(each.leaf != leaf or each.chunk.codec != chunk.codec for each in pieces):
+        return False, False
+    if not _is_made_of(Column.of(leaf, pieces), list(pages(chunk))):
+        return False, False
+    old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
+    return True, all(page.has_checksum for page in old)
 
 
 def _is_made_of(column: Column, new: list[Page]) -> bool:
@@ -139,34 +142,43 @@ def proved(
     """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
     if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
     checksum; they are then not part of the fingerprint. `also` is shown what is decoded."""
-    same = copied(plan, choices, output)
+    same = copied(plan, choices, output, check=by_checksums)
     file = opened(output)
-    names = file.schema_arrow.names
-    others = [name for name in names if name not in same.columns]
-    shown = [name for name in names if not by_checksums or name not in same.with_checksums]
-    made, given = InOrderByColumn(_of(file.schema_arrow, shown)), InOrderByColumn(_of(file.schema_arrow, others))
-    for number in range(len(plan.groups)):
+    schema = file.schema_arrow
+    numbers = range(len(plan.groups))
+    left_out = {
+        name
+        for name in schema.names
+        if by_checksums and all((number, name) in same.with_checksums for number in numbers)
+    }
+    shown = [name for name in schema.names if name not in left_out]
+    whole = InOrderByColumn(pyarrow.schema([schema.field(name) for name in shown]))
+    differing = set()
+    for number in numbers:
         for name in shown:
             rows = file.read_row_group(number, columns=[name], use_threads=False)
             if wrong := wrong_bounds(plan, number, rows):
                 raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
-            made.update(rows)
+            whole.update(rows)
             if also is not None:
                 also.update(rows)
-            if name not in same.columns:
-                for part in decoded(plan.groups[number], name):
-                    given.update(part)
-    found, expected = made.finish(), given.finish()
-    digests = dict(found.columns)
-    differing = [name for name, digest in expected.columns if digests[name] != digest]
-    counts = {_rows(file), *(each.rows for each in (found, expected) if each.columns)}
+            if (number, name) not in same.places:
+                only = pyarrow.schema([schema.field(name)])
+                if _digest(only, [rows]) != _digest(only, decoded(plan.groups[number], name)):
+                    differing.add(name)
+    found = whole.finish()
+    counts = {_rows(file), *([found.rows] if shown else [])}
     if differing or counts != {plan.rows}:
-        raise CannotStitch(f"what was written was not what was read: {', '.join(differing) or 'the number of rows'}")
+        told = ", ".join(sorted(differing)) or "the number of rows"
+        raise CannotStitch(f"what was written was not what was read: {told}")
     return Fingerprint(plan.rows, found.columns)
 
 
-def _of(schema: pyarrow.Schema, names: Sequence[str]) -> pyarrow.Schema:
-    return pyarrow.schema([schema.field(name) for name in names])
+def _digest(schema: pyarrow.Schema, tables: Iterable[pyarrow.Table]) -> Fingerprint:
+    digest = InOrder(schema)
+    for rows in tables:
+        digest.update(rows)
+    return digest.finish()
 
 
 def _rows(file: pyarrow.parquet.ParquetFile) -> int:

@@ -5,7 +5,7 @@ with no type but the physical one. Numbers are taken as their bits: a float as a
 """
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy
@@ -39,6 +39,8 @@ from compaction_platform.lake.stitch.runs import Array
 
 _BITS = {FLOAT: INT32, DOUBLE: INT64, INT96: FIXED_LEN_BYTE_ARRAY}
 _ONE_PAGE = 1 << 30
+_SMALL_PAGE = 16 << 10
+_SMALL_PAGES = 512  # that are remembered
 
 
 @cache
@@ -53,17 +55,25 @@ def codec(number: int) -> pyarrow.Codec | None:
 
 
 def decompressed(data: memoryview, number: int, size: int) -> memoryview:
+    """What a page holds. Small ones are remembered: unique columns of a file all have the same indices, 0, 1, 2, …"""
+    return _remembered(bytes(data), number, size) if size <= _SMALL_PAGE else _decompressed(data, number, size)
+
+
+def _decompressed(data: bytes | memoryview, number: int, size: int) -> memoryview:
     how = codec(number)
     if how is None:
         if len(data) != size:
             raise CannotStitch("a page that is not compressed has another size than it says")
-        return data
+        return memoryview(data)
     if not size:
         return memoryview(b"")
     found = memoryview(how.decompress(data, decompressed_size=size)).cast("B")
     if len(found) != size:
         raise CannotStitch("a page has another size than it says")
     return found
+
+
+_remembered = lru_cache(maxsize=_SMALL_PAGES)(_decompressed)
 
 
 def compressed(data: bytes | memoryview, number: int) -> memoryview:
@@ -149,20 +159,22 @@ def plain(array: pyarrow.Array) -> Any:
     if not len(array):
         return b""
     if pyarrow.types.is_binary(array.type) or pyarrow.types.is_large_binary(array.type):
-        return b"".join(_written(array, "PLAIN"))
+        return b"".join(_written([array], "PLAIN"))
     width = array.type.bit_width // 8
     return memoryview(array.buffers()[1]).cast("B")[array.offset * width : (array.offset + len(array)) * width]
 
 
-def deltas(array: pyarrow.Array) -> bytes:
-    """These integers as a page of differences holds them."""
-    (payload,) = _written(array, "DELTA_BINARY_PACKED")
-    return bytes(payload)
+def deltas(arrays: Sequence[pyarrow.Array]) -> list[memoryview]:
+    """These integers as pages of differences hold them, a page for each array."""
+    pages = _written(arrays, "DELTA_BINARY_PACKED")
+    if len(pages) != len(arrays):
+        raise CannotStitch("Arrow makes several pages of what is to be one")
+    return pages
 
 
-def _written(array: pyarrow.Array, encoding: str) -> list[memoryview]:
-    """What is in the pages that Arrow makes of these values."""
-    schema = pyarrow.schema([pyarrow.field("v", array.type, nullable=False)])
+def _written(arrays: Sequence[pyarrow.Array], encoding: str) -> list[memoryview]:
+    """What is in the pages that Arrow makes of these values, each in a row group of its own."""
+    schema = pyarrow.schema([pyarrow.field("v", arrays[0].type, nullable=False)])
     sink = pyarrow.BufferOutputStream()
     with pyarrow.parquet.ParquetWriter(
         sink,
@@ -175,10 +187,10 @@ def _written(array: pyarrow.Array, encoding: str) -> list[memoryview]:
         write_statistics=False,
         store_schema=False,
     ) as writer:
-        writer.write_table(pyarrow.Table.from_arrays([array], schema=schema), row_group_size=max(1, len(array)))
+        for array in arrays:
+            writer.write_table(pyarrow.Table.from_arrays([array], schema=schema), row_group_size=max(1, len(array)))
     data = memoryview(sink.getvalue()).cast("B")
-    (group,) = FooterReader().read(data).row_groups
-    return [page.data for page in pages_of(data, group.chunks[0])]
+    return [page.data for group in FooterReader().read(data).row_groups for page in pages_of(data, group.chunks[0])]
 
 
 def as_numpy(array: pyarrow.Array) -> Array:
