@@ -9,12 +9,12 @@ import errno
 import mmap
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 LIST_CHUNK = 1000
 DELETE_CHUNK = 1000
 PIECE = 16 << 20
+PARTS_AT_ONCE = 4  # of an object that is made, on their way
 AT_ONCE = "10s"
 LARGEST_MB = 2048  # of a file that we make: it goes to the store in one conditional request, of which 5 GB is the limit
 
@@ -85,6 +86,19 @@ class GivenCredentials:
             "token": self.token,
             "expires_at": None,
         }
+
+
+@dataclass(frozen=True)
+class Growing:
+    """An object in the making."""
+
+    key: str
+    sink: Any = field(repr=False)
+    explained: Callable[[str], contextlib.AbstractContextManager[None]] = field(repr=False)
+
+    def write(self, data: Buffer) -> None:
+        with self.explained(self.key):
+            self.sink.write(data)
 
 
 @dataclass(frozen=True)
@@ -211,6 +225,26 @@ class Objects:
             else:
                 with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     obstore.put(self._store, key, memoryview(data), mode="create", use_multipart=False)
+
+    @contextlib.contextmanager
+    def writing(self, key: str) -> Iterator["Growing"]:
+        """An object that goes to the store while it is made. It is there, replacing what was, when the context ends;
+        if that ends by an exception, nothing is. (A process that dies leaves parts that nobody sees: see docs.)"""
+        if self._local:
+            with _unfinished_file(self._local / _checked(key)) as (file, publish):
+                yield Growing(key, file, self._explained)
+                publish(replace=True)
+            return
+        with self._explained(key):
+            writer = obstore.open_writer(self._store, key, buffer_size=PIECE, max_concurrency=PARTS_AT_ONCE)
+        try:
+            yield Growing(key, writer, self._explained)
+        except BaseException as problem:
+            with contextlib.suppress(BaseError, OSError, ValueError):  # a store may not let us: nobody sees the parts
+                writer.__exit__(type(problem), problem, problem.__traceback__)
+            raise
+        with self._explained(key):
+            writer.close()
 
     def copy(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """Copy inside the store, atomically. Without `overwrite`, an existing target raises ObjectExists."""
@@ -342,20 +376,30 @@ def _umask() -> int:
 
 
 def _write_locally(path: Path, data: Buffer, *, replace: bool) -> None:
-    """Whole or not at all, and on the disk before it is visible."""
+    with _unfinished_file(path) as (file, publish):
+        file.write(data)
+        publish(replace=replace)
+
+
+@contextlib.contextmanager
+def _unfinished_file(path: Path) -> Iterator[tuple[IO[bytes], Callable[..., None]]]:
+    """A file to be written, and what publishes it: whole or not at all, and on the disk before it is visible."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Listings pass over names that end like this: the library's own mark of an unfinished file.
     unfinished = path.with_name(f"{path.name}#{secrets.randbits(48)}")
-    try:
-        with unfinished.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+
+    def publish(*, replace: bool) -> None:
+        file.flush()
+        os.fsync(file.fileno())
         if replace:
             unfinished.replace(path)
         else:
             path.hardlink_to(unfinished)
         _sync_directory(path.parent)
+
+    try:
+        with unfinished.open("xb") as file:
+            yield file, publish
     finally:
         unfinished.unlink(missing_ok=True)
 

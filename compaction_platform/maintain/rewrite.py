@@ -26,10 +26,11 @@ from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder,
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.file import Choice
+from compaction_platform.lake.stitch.file import Choice, Stitched
 from compaction_platform.maintain import stitching
 from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.plan import Group, Policy
+from compaction_platform.maintain.uploads import OURS
 
 FETCHED_AHEAD = 8
 FETCHED_AHEAD_BYTES = 64 << 20
@@ -122,7 +123,7 @@ class Rewrite:
         return None
 
     def _stitched(self, work: Work) -> Rewritten:
-        """Pages are joined as they are. The proof is made before the upload; what is stored must be the same bytes."""
+        """Pages are joined as they are, and proved before an upload ends. What is stored must be the same bytes."""
         digest = InOrderByColumn(self.reader.schema)
         outputs: list[DataFile] = []
         reasons: list[str] = []
@@ -131,12 +132,12 @@ class Rewrite:
             with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
                 for files in stitching.cut([each.file for each in work.inputs], self.policy):
                     path = Path(spool) / f"{uuid.uuid4()}.parquet"
-                    reason, ways = self._stitched_into(path, files, digest)
+                    output, reason, ways = self._stitched_into(path, files, digest, work)
+                    outputs.append(output)
                     reasons.append(reason)
                     columns = columns or ways
-                    outputs.append(self._stored(path, work))
-                    if not self._is_stored(outputs[-1].file_path, path):
-                        raise OutputDiffers(f"{outputs[-1].file_path} is not what was stored. The table is as it was.")
+                    if not self._is_stored(output.file_path, path):
+                        raise OutputDiffers(f"{output.file_path} is not what was stored. The table is as it was.")
                     path.unlink()
         except BaseException:
             self.discard(outputs)
@@ -153,11 +154,27 @@ class Rewrite:
         )
 
     def _stitched_into(
-        self, path: Path, files: Sequence[DataFile], digest: InOrderByColumn
-    ) -> tuple[str, tuple[Choice, ...]]:
-        """Inputs take room until this returns, not longer."""
-        made = stitching.stitched(files, self._contents(files), self.reader.schema, self.encoding, path, digest)
-        return made.told(), made.columns
+        self, path: Path, files: Sequence[DataFile], digest: InOrderByColumn, work: Work
+    ) -> tuple[DataFile, str, tuple[Choice, ...]]:
+        """Inputs take room until this returns, not longer. The output goes to the store while it is made; it is there
+        when it is proved, and not before."""
+        contents = self._contents(files)
+        location = self._location(path.name, work)
+        store = self.reader.store(location)
+        made: Stitched | None = None
+        try:
+            with store.writing(key_of(location)) as stored, stitching.LocalAndStored(path, stored) as sink:
+                try:
+                    made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink, digest)
+                except CannotStitch:
+                    if sink.refused:  # nothing is wrong with the files
+                        raise sink.refused from None
+                    raise
+            return self._described(path, location, work), made.told(), made.columns
+        except BaseException:
+            if made is not None:  # the upload may have been completed
+                store.delete([key_of(location)])
+            raise
 
     def _contents(self, files: Sequence[DataFile]) -> list[pyarrow.Buffer]:
         def read(file: DataFile) -> pyarrow.Buffer:
@@ -269,18 +286,25 @@ class Rewrite:
             path.unlink()
 
     def _stored(self, spooled: Path, work: Work) -> DataFile:
-        table = self.reader.metadata
-        name = "/".join(part for part in (work.directory, f"compacted-{spooled.name}") if part)
-        path = load_location_provider(table.location, table.properties).new_data_location(name)
-        footer = pyarrow.parquet.read_metadata(spooled)
-        described = data_file(path, spooled.stat().st_size, footer, table, work.spec_id, work.partition)
-        store = self.reader.store(path)
+        location = self._location(spooled.name, work)
+        store = self.reader.store(location)
         try:
-            store.create_from(key_of(path), spooled)
+            store.create_from(key_of(location), spooled)
+            return self._described(spooled, location, work)
         except BaseException:
-            store.delete([key_of(path)])
+            store.delete([key_of(location)])
             raise
-        return described
+
+    def _location(self, name: str, work: Work) -> str:
+        """Where a new data file of that partition goes."""
+        table = self.reader.metadata
+        inside = "/".join(part for part in (work.directory, f"{OURS}{name}") if part)
+        return load_location_provider(table.location, table.properties).new_data_location(inside)
+
+    def _described(self, spooled: Path, location: str, work: Work) -> DataFile:
+        footer = pyarrow.parquet.read_metadata(spooled)
+        size = spooled.stat().st_size
+        return data_file(location, size, footer, self.reader.metadata, work.spec_id, work.partition)
 
     def _read_back(self, outputs: Iterable[DataFile]) -> Fingerprint:
         digest = self._digest()

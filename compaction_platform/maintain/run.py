@@ -26,6 +26,7 @@ from compaction_platform.maintain.plan import MB, Plan, Policy, make_plan
 from compaction_platform.maintain.properties import WriteRules, drift, keep
 from compaction_platform.maintain.snapshots import Retention
 from compaction_platform.maintain.undo import Undone, undo_last
+from compaction_platform.maintain.uploads import give_up_uploads
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -361,6 +362,8 @@ class MaintainRun:
         orphans = self._orphans(table)
         found = orphans.find(now)
         orphans.clear(found, self.say)
+        location = str(table.location())
+        give_up_uploads(location, self.settings, now - self.rules.orphans.older_than, self.say)
         return found
 
 

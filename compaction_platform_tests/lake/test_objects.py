@@ -310,3 +310,55 @@ def _secret(text: str) -> Any:
     from pydantic import SecretStr
 
     return SecretStr(text)
+
+
+def test_an_object_that_is_written_piece_by_piece_is_there_when_it_is_whole(objects: Objects) -> None:
+    with objects.writing("directory/growing") as growing:
+        for number in range(40):
+            growing.write(bytes([number]) * (1 << 20))
+        assert listed(objects) == []
+    stored = objects.stat("directory/growing")
+    assert stored is not None and stored.size == 40 << 20
+    assert bytes(objects.read_range("directory/growing", (7 << 20) - 1, (7 << 20) + 1)) == b"\x06\x07"
+
+
+def test_an_object_that_is_given_up_is_not_there_and_what_was_there_stays(objects: Objects) -> None:
+    objects.write("growing", b"before")
+    with pytest.raises(KeyError, match="in the middle"), objects.writing("growing") as growing:
+        for _ in range(40):
+            growing.write(bytes(1 << 20))
+        raise KeyError("in the middle")
+    assert (listed(objects), bytes(objects.read("growing"))) == (["growing"], b"before")
+
+
+@integration
+def test_a_store_that_is_gone_is_told_while_an_object_is_written(settings: Settings) -> None:
+    nowhere = settings.model_copy(update={"s3_endpoint": "http://127.0.0.1:1"})
+    objects = Objects.at(f"{settings.lake_uri}/gone", nowhere)
+    objects.options["retry_config"] = {"max_retries": 0}
+    with pytest.raises(StoreRefused, match="/gone/growing"), objects.writing("growing") as growing:
+        for _ in range(40):
+            growing.write(bytes(1 << 20))
+
+
+@integration
+def test_a_store_that_lets_nobody_give_up_an_upload_does_not_hide_the_reason(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = obstore.open_writer
+
+    class Stubborn:
+        def __init__(self, *given: Any, **options: Any) -> None:
+            self.writer = real(*given, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.writer, name)
+
+        def __exit__(self, *_: object) -> None:
+            raise obstore.exceptions.PermissionDeniedError("s3:AbortMultipartUpload")
+
+    monkeypatch.setattr(obstore, "open_writer", Stubborn)
+    objects = Objects.at(f"{settings.lake_uri}/stubborn", settings)
+    with pytest.raises(KeyError, match="the reason"), objects.writing("growing") as growing:
+        growing.write(b"some")
+        raise KeyError("the reason")

@@ -8,7 +8,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.data_file_rows import DataFileRows, key_of
+from compaction_platform.lake.aws import aws_client
+from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
 from compaction_platform.maintain import expiry
@@ -129,6 +130,27 @@ def test_orphans_go_to_quarantine_and_are_deleted_after_the_grace(scene: Scene) 
     assert not [key for key in keys(scene) if "orphan" in key]
     scene.assert_nothing_lost()
     assert missing_files(scene.table, scene.settings) == []
+
+
+def test_uploads_that_a_killed_run_has_left_are_given_up_and_others_are_not(scene: Scene) -> None:
+    scene.small_files(3)
+    client = aws_client("s3", scene.settings, scene.settings.s3_endpoint)
+    bucket, prefix = bucket_of(scene.table.location()), key_of(scene.table.location())
+
+    def unfinished() -> set[str]:
+        found = client.list_multipart_uploads(Bucket=bucket, Prefix=f"{prefix}/").get("Uploads", [])
+        return {each["Key"].removeprefix(f"{prefix}/") for each in found}
+
+    ours, theirs = "data/country=de/compacted-1.parquet", "data/country=de/00000-1.parquet"
+    for name in (ours, theirs):
+        upload = client.create_multipart_upload(Bucket=bucket, Key=f"{prefix}/{name}")["UploadId"]
+        client.upload_part(Bucket=bucket, Key=f"{prefix}/{name}", UploadId=upload, PartNumber=1, Body=b"some")
+    scene.maintain(orphans=ORPHANS)
+    assert unfinished() == {ours, theirs}, "it is young: a run may be about to end it"
+    scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE)
+    assert unfinished() == {theirs}
+    assert any("1 uploads were given up" in said for said in scene.said)
+    scene.assert_nothing_lost()
 
 
 def test_files_of_partitions_with_odd_names_are_not_taken_for_orphans(scene: Scene) -> None:

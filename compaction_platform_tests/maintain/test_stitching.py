@@ -2,8 +2,8 @@
 
 import errno
 import os
+import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -13,12 +13,15 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
-from compaction_platform.lake import fetching
+from compaction_platform.lake import fetching, objects
+from compaction_platform.lake.aws import aws_client
 from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.data_files import DataFiles
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.objects import Growing, StoreRefused
 from compaction_platform.lake.replace import Added, Change, commit_change
+from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.table_entries import Manifests
+from compaction_platform.maintain import stitching
 from compaction_platform_tests.maintain.scene import COLUMNS, Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration
@@ -33,6 +36,41 @@ def engines(report: Any) -> list[tuple[str, str]]:
 
 def data_files(scene: Scene) -> list[DataFile]:
     return [task.file for task in scene.table.scan().plan_files()]
+
+
+def large_scene(new_scene: NewScene) -> Scene:
+    """A table of four files of 4 MB."""
+    scene = new_scene(columns="id bigint, raw binary", partitioned_by=None)
+    chance = random.Random(10)
+    schema = pyarrow.schema({"id": pyarrow.int64(), "raw": pyarrow.binary()})
+    for number in range(4):
+        rows = [{"id": number * ROWS + each, "raw": chance.randbytes(2000)} for each in range(ROWS)]
+        scene.write(rows, schema=schema)
+    return scene
+
+
+def place_of(scene: Scene) -> dict[str, str]:
+    bucket, _, prefix = scene.table.location().removeprefix("s3://").partition("/")
+    return {"Bucket": bucket, "Prefix": prefix}
+
+
+def unfinished(scene: Scene) -> list[dict[str, Any]]:
+    """Uploads that have begun and not ended."""
+    client = aws_client("s3", scene.settings, scene.settings.s3_endpoint)
+    return list(client.list_multipart_uploads(**place_of(scene)).get("Uploads", []))
+
+
+def parts_of(scene: Scene, upload: dict[str, Any]) -> int:
+    client = aws_client("s3", scene.settings, scene.settings.s3_endpoint)
+    bucket, key, number = place_of(scene)["Bucket"], upload["Key"], upload["UploadId"]
+    return len(client.list_parts(Bucket=bucket, Key=key, UploadId=number).get("Parts", []))
+
+
+def stored(scene: Scene) -> set[str]:
+    """All data files in the table's place, whoever refers to them."""
+    client = aws_client("s3", scene.settings, scene.settings.s3_endpoint)
+    keys = [each["Key"] for each in client.list_objects_v2(**place_of(scene)).get("Contents", [])]
+    return {key for key in keys if key.endswith(".parquet")}
 
 
 def test_files_of_pyiceberg_are_stitched_with_metrics_identities_and_split_offsets(scene: Scene) -> None:
@@ -138,23 +176,81 @@ def test_a_store_that_has_other_bytes_than_it_was_given_changes_nothing(
 ) -> None:
     scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
     before = {file.file_path for file in data_files(scene)}
-    given: list[str] = []
-    real = Objects.create_from
+    given: set[str] = set()
+    real = Growing.write
 
-    def altered(store: Objects, key: str, file: Path) -> None:
-        given.append(key)
-        content = bytearray(file.read_bytes())
+    def altered(stored: Growing, data: Any) -> None:
+        given.add(stored.key)
+        content = bytearray(data)
         content[len(content) // 2] ^= 1
-        other = file.with_suffix(".altered")
-        other.write_bytes(content)
-        real(store, key, other)
+        real(stored, bytes(content))
 
-    monkeypatch.setattr(Objects, "create_from", altered)
+    monkeypatch.setattr(Growing, "write", altered)
     report = scene.maintain()
     assert (len(given), report.committed) == (1, ())
     assert "is not what was stored" in "".join(report.failed.values())
     assert {file.file_path for file in data_files(scene)} == before
-    assert DataFileRows(scene.table.metadata, scene.settings).store(next(iter(before))).stat(given[0]) is None
+    assert DataFileRows(scene.table.metadata, scene.settings).store(next(iter(before))).stat(given.pop()) is None
+    scene.assert_nothing_lost()
+
+
+def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_proved(
+    new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = large_scene(new_scene)
+    seen: list[tuple[int, bool]] = []
+    real = stitching.proved
+
+    def watched(*given: Any, **options: Any) -> Any:
+        (upload,) = unfinished(scene)
+        seen.append((parts_of(scene, upload), upload["Key"] in stored(scene)))
+        return real(*given, **options)
+
+    monkeypatch.setattr(objects, "PIECE", 5 << 20)  # the least that S3 takes
+    monkeypatch.setattr(objects, "PARTS_AT_ONCE", 1)  # a part is there before the next is taken
+    monkeypatch.setattr(stitching, "proved", watched)
+    assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
+    ((parts, is_there),) = seen
+    assert parts >= 1 and not is_there
+    assert unfinished(scene) == []
+    scene.assert_nothing_lost()
+
+
+def test_an_output_that_is_not_proved_leaves_nothing_in_the_store(
+    new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = large_scene(new_scene)
+    during: list[list[Any]] = []
+
+    def refused(*_: Any, **__: Any) -> Any:
+        during.append(unfinished(scene))
+        raise CannotStitch("it is not what it should be")
+
+    monkeypatch.setattr(objects, "PIECE", 5 << 20)
+    monkeypatch.setattr(stitching, "proved", refused)
+    before = stored(scene)
+    report = scene.maintain()
+    assert [len(each) for each in during] == [1]
+    assert engines(report) == [("re-encode", "it is not what it should be")]
+    assert unfinished(scene) == []
+    committed = {file.file_path for file in data_files(scene)}
+    assert stored(scene) - before == {path.removeprefix("s3://").partition("/")[2] for path in committed}
+    scene.assert_nothing_lost()
+
+
+def test_a_store_that_refuses_a_part_is_told_as_that_and_nothing_is_encoded_anew(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    before = stored(scene)
+
+    def refused(*_: Any) -> None:
+        raise StoreRefused("the store is full")
+
+    monkeypatch.setattr(Growing, "write", refused)
+    report = scene.maintain()
+    assert (list(report.committed), "the store is full" in "".join(report.failed.values())) == ([], True)
+    assert stored(scene) == before
     scene.assert_nothing_lost()
 
 
