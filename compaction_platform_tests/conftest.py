@@ -20,7 +20,7 @@ hypothesis_settings.register_profile("project", deadline=None, database=None, de
 hypothesis_settings.load_profile("project")
 
 
-# Files that take minutes are begun first, so that of two processes none has to wait for the other at the end.
+# Files that take minutes are begun first, so that no process has to wait for another at the end.
 LONG_ONES = ("scenarios", "docker", "test_spark.py", "test_archive_faults.py", "test_maintain_faults.py")
 
 
@@ -41,6 +41,13 @@ def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("dagster-home")
     (home / "dagster.yaml").write_text("telemetry:\n  enabled: false\n")
     os.environ["DAGSTER_HOME"] = str(home)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def java_starts_quickly() -> None:
+    """Each Spark of a test lives for a minute or less: code that is compiled as well as can be is not used often enough
+    to be worth it. Without it, they take two fifths less of the processors' time."""
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.integration
 DEMO = [*COMPACTION, "demo"]
 
 
+@pytest.mark.timeout(480)  # a minute alone; beside two other Sparks on two cores, four
 def test_the_demo_runs_again_after_being_killed_in_the_middle_of_its_work(tmp_path: Path) -> None:
     # Settings of the user that lead elsewhere must not be touched by a demo.
     elsewhere = {"COMPACTION_LAKE_URI": "s3://production", "COMPACTION_S3_ENDPOINT": "http://127.0.0.1:9"}
@@ -36,7 +37,7 @@ def test_the_demo_runs_again_after_being_killed_in_the_middle_of_its_work(tmp_pa
     first.kill()
     first.wait()
 
-    second = subprocess.run(DEMO, env=variables, capture_output=True, text=True, timeout=180, check=False)
+    second = subprocess.run(DEMO, env=variables, capture_output=True, text=True, timeout=400, check=False)
     assert second.returncode == 0, second.stdout + second.stderr
     assert "Traceback" not in second.stderr
     assert re.search(r"300,000 rows decoded with checksums", second.stdout)
