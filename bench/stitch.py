@@ -137,15 +137,15 @@ def made_by_spark(session: Any, source: Path, target: Path) -> None:
 
 
 def bins(source: Path) -> list[list[str]]:
+    """Files that become one: of about 128 MB, as many for one process as for the other."""
     paths = sorted(str(path) for path in source.glob("*.parquet"))
-    found: list[list[str]] = [[]]
-    size = 0
-    for path in paths:
-        if size >= TARGET:
-            found.append([])
-            size = 0
-        found[-1].append(path)
-        size += Path(path).stat().st_size
+    sizes = [Path(path).stat().st_size for path in paths]
+    count = 2 * max(1, round(sum(sizes) / TARGET / 2))
+    found: list[list[str]] = [[] for _ in range(count)]
+    done = 0
+    for path, size in zip(paths, sizes, strict=True):
+        found[min(count - 1, done * count // sum(sizes))].append(path)
+        done += size
     return found
 
 
@@ -250,6 +250,7 @@ def best(work: Callable[[Path, Path], None], source: Path, rounds: int = ROUNDS)
     size = 0
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=source.parent) as target:
+            os.sync()  # nobody waits for the disk because of what another has written
             start = time.perf_counter()
             work(source, Path(target))
             taken.append(time.perf_counter() - start)
