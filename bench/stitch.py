@@ -12,6 +12,8 @@ SeaweedFS.
     compaction bench stitch
 """
 
+import atexit
+import gc
 import multiprocessing
 import os
 import resource
@@ -190,6 +192,12 @@ def watched() -> Iterator[list[int]]:
         watcher.join()
 
 
+def like_a_worker() -> None:
+    """As `lake/python_daemon.py` prepares the workers of Spark."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
+
+
 def stitch_all(pool: ProcessPoolExecutor, source: Path, target: Path, verify: bool) -> int:
     parts = enumerate(bins(source))
     work = [pool.submit(stitch_here, paths, f"{target}/{n}.parquet", verify) for n, paths in parts]
@@ -325,7 +333,7 @@ def main() -> None:
         with (
             EmbeddedLake(place / "lake") as lake,
             spark_session(lake.settings()) as session,
-            ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool,
+            ProcessPoolExecutor(2, multiprocessing.get_context("spawn"), like_a_worker) as pool,
         ):
             measure(place, pool, session, lake)
 

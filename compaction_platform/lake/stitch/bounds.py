@@ -38,7 +38,8 @@ def _that_compares(array: pyarrow.Array) -> pyarrow.Array:
     if isinstance(array.type, pyarrow.BaseExtensionType):
         return _that_compares(array.storage)
     if types.is_dictionary(array.type):
-        return _that_compares(array.dictionary_decode())
+        entries = _that_compares(array.dictionary)
+        return pyarrow.DictionaryArray.from_arrays(array.indices, entries)
     if types.is_string_view(array.type) or types.is_binary_view(array.type):
         return array.cast(pyarrow.large_binary())
     return array.cast(pyarrow.int64()) if types.is_duration(array.type) else array

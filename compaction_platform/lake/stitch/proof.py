@@ -1,133 +1,63 @@
 """Proof that a stitched file has the rows of its inputs, read again from the file that was made.
 
 A column whose bytes are the inputs' own, with all that tells how to read them, has the same values: it is decoded once,
-in the output. All others are decoded on both sides, and their values compared in their order.
+in the output. All others are decoded on both sides, and their values compared in their order. Where few values repeat
+often, Arrow gives them as its dictionaries, and those are compared: each value once, and where it is.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from typing import Any
 
-import numpy
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.fingerprint import Fingerprint, InOrder, InOrderByColumn
-from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
-from compaction_platform.lake.parquet_format.footer import Chunk, FooterReader
-from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page, pages_of
+from compaction_platform.lake.fingerprint import Fingerprint, InOrderByColumn, in_order
+from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
+from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
 from compaction_platform.lake.stitch.bounds import wrong_bounds
-from compaction_platform.lake.stitch.column import Column, Piece
+from compaction_platform.lake.stitch.column import Piece
+from compaction_platform.lake.stitch.copies import copied
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Choice, Plan
-from compaction_platform.lake.stitch.identity import decoded_is_identity
 from compaction_platform.lake.stitch.source import decoded, opened
-from compaction_platform.lake.stitch.values import levels
 
-Place = tuple[int, str]  # a row group by its number, and the name of a whole column, whatever is nested in it
+types = pyarrow.types
+
+OFTEN = 8  # times that a value is there, on average: then it is quicker to look at each value once
 
 
 @dataclass(frozen=True)
-class Copied:
-    """Where the bytes of a column are the inputs' own."""
+class Output:
+    """The file that was made."""
 
-    places: frozenset[Place]
-    with_checksums: frozenset[Place]  # of those, the ones whose pages had checksums, and they hold
+    data: Any
+    footer: Footer
 
+    @cached_property
+    def plainly(self) -> pyarrow.parquet.ParquetFile:
+        return opened(self.data)
 
-def copied(plan: Plan, choices: Sequence[Choice], output: Any, *, check: bool) -> Copied:
-    """A column is told to be copied only if everything that a reader goes by is the same: type, levels, codec, and of
-    each page its header and its bytes; or if its values are a dictionary's own bytes, and the pages that used it had
-    its entries one after the other. `check`: checksums of the output, if it is not decoded afterwards."""
-    footer = FooterReader().read(output)
-    if len(footer.row_groups) != len(plan.groups):
-        raise CannotStitch("there are other row groups than were to be made")
-    pages = partial(pages_of, memoryview(output).cast("B"), check=check)
-    chosen = iter(choices)  # for each column of each row group, in their order
-    kept: dict[Place, bool] = {}
-    checked: dict[Place, bool] = {}
-    for number, made in enumerate(footer.row_groups):
-        for place, leaf in enumerate(plan.leaves):
-            here = number, leaf.path[0]
-            # Where a row ends and the next begins is in the values of a column that repeats: they are always decoded.
-            is_copy = next(chosen).strategy in ("raw", "identity") and not leaf.repetition
-            same, has_checksums = False, False
-            if is_copy and kept.get(here, True):
-                same, has_checksums = _is_same(plan, number, place, made.chunks[place], pages)
-            kept[here] = same
-            checked[here] = checked.get(here, True) and has_checksums
-    places = frozenset(here for here, same in kept.items() if same)
-    return Copied(places, frozenset(here for here in places if checked[here]))
+    @cached_property
+    def by_dictionary(self) -> pyarrow.parquet.ParquetFile:
+        return opened(self.data, by_dictionary=[field.name for field in self.schema if _is_text(field.type)])
 
+    @cached_property
+    def schema(self) -> pyarrow.Schema:
+        return self.plainly.schema_arrow
 
-def _is_same(
-    plan: Plan, number: int, place: int, chunk: Chunk, pages: Callable[[Chunk], Iterator[Page]]
-) -> tuple[bool, bool]:
-    """Whether a chunk has the pages of the inputs, and whether all of those had checksums."""
-    leaf, pieces = plan.leaves[place], plan.pieces(number, place)
-    if any(each.leaf != leaf or each.chunk.codec != chunk.codec for each in pieces):
-        return False, False
-    if not _is_made_of(Column.of(leaf, pieces), list(pages(chunk))):
-        return False, False
-    old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
-    return True, all(page.has_checksum for page in old)
+    def column(self, number: int, name: str) -> pyarrow.Table:
+        """A column of a row group; text that repeats is given as a dictionary."""
+        file = self.by_dictionary if self._repeats(number, name) else self.plainly
+        return file.read_row_group(number, columns=[name], use_threads=False)
 
-
-def _is_made_of(column: Column, new: list[Page]) -> bool:
-    """Whether these pages are those of the chunks, in their order."""
-    is_coded = any(each.uses_dictionary for each in column.pieces)
-    if len(column.pieces) == 1 and is_coded:
-        (only,) = column.pieces
-        dictionary, *new = new
-        if only.dictionary is None or not _is_same_page(only.dictionary, dictionary):
+    def _repeats(self, number: int, name: str) -> bool:
+        if not _is_text(self.schema.field(name).type):
             return False
-        return len(new) == len(only.pages) and all(map(_is_same_page, only.pages, new))
-    coded = len(column.coded) if is_coded else 0  # taken apart, that they can be looked at
-    place = 0
-    for each in column.pieces:
-        rest = each.pages
-        if coded and each.uses_dictionary:
-            if place >= len(new) or not _is_dictionary_of(column, each, new[place]):
-                return False
-            rest, place = each.pages[len(each.taken) :], place + 1
-        mine = new[place : place + len(rest)]
-        if len(mine) != len(rest) or not all(map(_is_same_page, rest, mine)):
-            return False
-        place += len(rest)
-    return place == len(new)
-
-
-def _is_dictionary_of(column: Column, each: Piece, page: Page) -> bool:
-    """Whether a page has the values of a chunk that had each entry of its dictionary once, in their order."""
-    if each.dictionary is None or not decoded_is_identity(column, each):
-        return False
-    count = sum(taken.page.values for taken in each.taken)
-    facts = (page.kind, page.encoding, page.values, page.nulls, page.rows, page.repetitions)
-    if facts != (DATA_V2, PLAIN, count, count - each.entries, count, 0):
-        return False
-    if page.uncompressed - page.definitions != each.dictionary.uncompressed:
-        return False
-    if page.is_compressed != (column.codec != UNCOMPRESSED):
-        return False
-    if not _has_levels_of(column, each, page):
-        return False
-    return bool(pyarrow.py_buffer(page.data[page.definitions :]).equals(pyarrow.py_buffer(each.dictionary.data)))
-
-
-def _has_levels_of(column: Column, each: Piece, page: Page) -> bool:
-    largest = column.leaf.definition
-    if not largest:
-        return page.definitions == 0
-    now = bytes(page.data[: page.definitions])
-    if len(each.taken) == 1 and now == bytes(each.taken[0].definitions):
-        return True
-    before = levels([(taken.definitions, taken.page.values) for taken in each.taken], largest)
-    return bool(numpy.array_equal(before, levels([(now, page.values)], largest)))
-
-
-def _is_same_page(one: Page, other: Page) -> bool:
-    return bool(one.header == other.header and pyarrow.py_buffer(one.data).equals(pyarrow.py_buffer(other.data)))
+        (chunk,) = (chunk for chunk in self.footer.row_groups[number].chunks if chunk.path[0] == name)
+        first = next(pages_of(memoryview(self.data).cast("B"), chunk, check=False), None)
+        return first is not None and first.kind == DICTIONARY and first.values * OFTEN <= chunk.values
 
 
 @refusing_what_is_unfit()
@@ -142,43 +72,76 @@ def proved(
     """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
     if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
     checksum; they are then not part of the fingerprint. `also` is shown what is decoded."""
-    same = copied(plan, choices, output, check=by_checksums)
-    file = opened(output)
-    schema = file.schema_arrow
+    made = Output(output, FooterReader().read(output))
+    same = copied(plan, choices, output, made.footer, check=by_checksums)
     numbers = range(len(plan.groups))
+    names = made.schema.names
     left_out = {
-        name
-        for name in schema.names
-        if by_checksums and all((number, name) in same.with_checksums for number in numbers)
+        name for name in names if by_checksums and all((number, name) in same.with_checksums for number in numbers)
     }
-    shown = [name for name in schema.names if name not in left_out]
-    whole = InOrderByColumn(pyarrow.schema([schema.field(name) for name in shown]))
+    shown = [name for name in names if name not in left_out]
+    whole = InOrderByColumn(pyarrow.schema([made.schema.field(name) for name in shown]))
     differing = set()
     for number in numbers:
         for name in shown:
-            rows = file.read_row_group(number, columns=[name], use_threads=False)
+            rows = made.column(number, name)
             if wrong := wrong_bounds(plan, number, rows):
                 raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
-            whole.update(rows)
+            values = _by_value(rows, made.schema.field(name).type)
+            whole.update(values)
             if also is not None:
-                also.update(rows)
-            if (number, name) not in same.places:
-                only = pyarrow.schema([schema.field(name)])
-                if _digest(only, [rows]) != _digest(only, decoded(plan.groups[number], name)):
-                    differing.add(name)
+                also.update(values)
+            if (number, name) not in same.places and not _is_of_inputs(rows, values, plan, number):
+                differing.add(name)
     found = whole.finish()
-    counts = {_rows(file), *([found.rows] if shown else [])}
+    counts = {_rows(made.plainly), *([found.rows] if shown else [])}
     if differing or counts != {plan.rows}:
         told = ", ".join(sorted(differing)) or "the number of rows"
         raise CannotStitch(f"what was written was not what was read: {told}")
     return Fingerprint(plan.rows, found.columns)
 
 
-def _digest(schema: pyarrow.Schema, tables: Iterable[pyarrow.Table]) -> Fingerprint:
-    digest = InOrder(schema)
-    for rows in tables:
-        digest.update(rows)
-    return digest.finish()
+def _is_of_inputs(rows: pyarrow.Table, values: pyarrow.Table, plan: Plan, number: int) -> bool:
+    """Whether a column of a row group has the values of the inputs. `values`: the same without a dictionary."""
+    (name,) = rows.schema.names
+    (place, *nested) = (place for place, leaf in enumerate(plan.leaves) if leaf.path[0] == name)
+    is_coded = rows is not values and not nested and _repeat(plan.pieces(number, place))
+    given = decoded(plan.groups[number], name, by_dictionary=is_coded)
+    if is_coded:
+        return _are_same_entries(rows.column(0), [array for table in given for array in table.column(0).chunks])
+    return in_order(values.to_batches(), values.schema) == in_order(_batches(given), values.schema)
+
+
+def _repeat(pieces: Sequence[Piece]) -> bool:
+    entries, values = sum(each.entries for each in pieces), sum(each.chunk.values for each in pieces)
+    return all(each.uses_dictionary for each in pieces) and entries * OFTEN <= values
+
+
+def _are_same_entries(made: pyarrow.ChunkedArray, given: Sequence[pyarrow.DictionaryArray]) -> bool:
+    """Whether these are the same values, by their place in one dictionary that Arrow makes of all of them."""
+    alike = pyarrow.chunked_array([*made.chunks, *given], made.type).unify_dictionaries().chunks
+    mine, theirs = (
+        pyarrow.chunked_array([each.indices for each in some], pyarrow.int32())
+        for some in (alike[: made.num_chunks], alike[made.num_chunks :])
+    )
+    return bool(mine.equals(theirs))
+
+
+def _by_value(rows: pyarrow.Table, kind: pyarrow.DataType) -> pyarrow.Table:
+    """The same as values of that type; the very same if it is so already."""
+    column = rows.column(0)
+    if column.type.equals(kind):
+        return rows
+    plain = [each.dictionary_decode() for each in column.chunks]
+    return pyarrow.table({rows.schema.names[0]: pyarrow.chunked_array(plain, kind)})
+
+
+def _batches(tables: Iterable[pyarrow.Table]) -> Iterator[pyarrow.RecordBatch]:
+    return (batch for table in tables for batch in table.to_batches())
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_binary(kind))
 
 
 def _rows(file: pyarrow.parquet.ParquetFile) -> int:

@@ -4,6 +4,7 @@ they were all in one small file. (Opening each file to read some rows of it take
 import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -15,7 +16,7 @@ from compaction_platform.lake.parquet_format.schema import Leaf, elements_of, on
 from compaction_platform.lake.stitch.description import ARROW
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Source:
     """A file whose columns can be copied."""
 
@@ -24,25 +25,34 @@ class Source:
     leaves: tuple[Leaf, ...]
     ordered: tuple[bool, ...]  # for each column, whether its bounds follow the order of its type
 
+    @cached_property
+    def schema(self) -> pyarrow.Schema:
+        """As Arrow reads it."""
+        return opened(self.data).schema_arrow
+
 
 Part = tuple[Source, int]  # a row group of a file, by its number
 
 
-def opened(data: Any) -> pyarrow.parquet.ParquetFile:
+def opened(data: Any, by_dictionary: Sequence[str] = ()) -> pyarrow.parquet.ParquetFile:
+    """`by_dictionary`: columns of text that Arrow gives as its dictionaries."""
     return pyarrow.parquet.ParquetFile(
         pyarrow.BufferReader(pyarrow.py_buffer(data)),
+        read_dictionary=list(by_dictionary),
         page_checksum_verification=True,
         coerce_int96_timestamp_unit="us",  # as compact and maintain read them: nanoseconds wrap around
     )
 
 
-def decoded(parts: Sequence[Part], name: str, leaf: str | None = None) -> Iterator[pyarrow.Table]:
+def decoded(
+    parts: Sequence[Part], name: str, leaf: str | None = None, *, by_dictionary: bool = False
+) -> Iterator[pyarrow.Table]:
     """A column of these row groups, in their order; or only one of the leaves that are nested in it."""
     for _, alike in groupby(parts, key=lambda part: _writer(part[0].footer)):
         some = list(alike)
         leaves = some[0][0].leaves
         places = [place for place, each in enumerate(leaves) if each.path[0] == name]
-        file = opened(_one_file(some, places, name))
+        file = opened(_one_file(some, places, name), [name] if by_dictionary else ())
         # Where a list ends is in its values: read together, one that has too few would go on in the next row group.
         repeats = any(leaves[place].repetition for place in places)
         numbers = range(len(some))
@@ -84,5 +94,4 @@ def _note(source: Source, name: str) -> dict[bytes, bytes]:
     """What Arrow has noted in that file about the column."""
     if ARROW not in source.footer.metadata:
         return {}
-    column = opened(source.data).schema_arrow.field(name)
-    return {ARROW: base64.b64encode(pyarrow.schema([column]).serialize())}
+    return {ARROW: base64.b64encode(pyarrow.schema([source.schema.field(name)]).serialize())}

@@ -20,7 +20,11 @@ VALUES = {
 
 
 @pytest.mark.parametrize("kind", VALUES)
-@pytest.mark.parametrize("type_", [pyarrow.binary(), pyarrow.large_binary()], ids=str)
+@pytest.mark.parametrize(
+    "type_",
+    [pyarrow.binary(), pyarrow.large_binary(), pyarrow.dictionary(pyarrow.int32(), pyarrow.binary())],
+    ids=str,
+)
 def test_extremes_of_bytes_are_those_of_python(kind: str, type_: pyarrow.DataType) -> None:
     slices = st.lists(st.lists(VALUES[kind] | st.none(), min_size=1, max_size=12), min_size=1, max_size=6)
 

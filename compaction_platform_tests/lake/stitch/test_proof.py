@@ -1,0 +1,92 @@
+"""A file that has not the rows of its inputs is refused, whatever way its columns are compared."""
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from compaction_platform.lake.fingerprint import in_order
+from compaction_platform.lake.stitch import proof
+from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.file import footers_of, planned, written
+from compaction_platform_tests.lake.stitch.material import by_pyarrow
+
+pytestmark = pytest.mark.unit
+
+ROWS = 800
+WORDS = ["view", "click", "buy", "leave"]
+SEVERAL_PAGES = {"data_page_size": 100, "write_batch_size": 50}
+
+
+def column(first: int, kinds: int, nulls: int) -> list[str | None]:
+    return [None if nulls and row % nulls == 0 else f"{WORDS[row % 4]} {row % kinds}" for row in range(first, ROWS)]
+
+
+def table(number: int, kinds: int, nulls: int, **changed: Any) -> pyarrow.Table:
+    """`kinds`: how many values there are."""
+    words = column(0, kinds, nulls)
+    rows = {"n": range(number * ROWS, number * ROWS + ROWS), "word": words}
+    for place, value in changed.items():
+        words[int(place.removeprefix("row_"))] = value
+    return pyarrow.table(rows, pyarrow.schema([("n", pyarrow.int64()), ("word", pyarrow.string())]))
+
+
+def made(tables: Sequence[pyarrow.Table], **options: Any) -> tuple[Any, Any, bytes]:
+    files = [by_pyarrow(compression="zstd", write_statistics=False, **options)(rows) for rows in tables]
+    plan = planned(files, footers_of(files), 1 << 30)
+    sink = io.BytesIO()
+    return plan, written(plan, {}, sink), sink.getvalue()
+
+
+@pytest.mark.parametrize("options", [{}, SEVERAL_PAGES], ids=["one page", "several pages"])
+@pytest.mark.parametrize("nulls", [0, 3], ids=["no nulls", "nulls"])
+@pytest.mark.parametrize("kinds", [4, 12, 90, 500])
+@pytest.mark.parametrize("change", ["another value", "a null", "a new value"])
+def test_one_row_that_is_another_is_seen(kinds: int, nulls: int, change: str, options: dict[str, Any]) -> None:
+    """Few values are compared as dictionaries, many by their bytes."""
+    words = column(0, kinds, nulls)
+    row = next(place for place in range(300, ROWS) if words[place] is not None)
+    other = next(word for word in words if word not in (None, words[row]))
+    value = {"another value": other, "a null": None, "a new value": "seen nowhere"}[change]
+    good = [table(number, kinds, nulls) for number in range(3)]
+    plan, stitched, output = made(good, **options)
+    assert {each.column: each.strategy for each in stitched.choices}["word"] == "dictionary"
+    found = proof.proved(plan, stitched.choices, output)
+    assert found == in_order(pyarrow.concat_tables(good))
+    bad = [good[0], table(1, kinds, nulls, **{f"row_{row}": value}), good[2]]
+    other_plan, _, _ = made(bad, **options)
+    with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
+        proof.proved(other_plan, stitched.choices, output)
+
+
+def test_few_values_are_compared_once_and_many_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    real = proof.decoded
+
+    def noticed(*arguments: Any, by_dictionary: bool) -> Any:
+        asked.append(by_dictionary)
+        return real(*arguments, by_dictionary=by_dictionary)
+
+    monkeypatch.setattr(proof, "decoded", noticed)
+    for kinds in (12, 500):
+        plan, stitched, output = made([table(number, kinds, 3) for number in range(3)])
+        proof.proved(plan, stitched.choices, output)
+    assert asked == [True, False]
+
+
+def test_values_that_change_places_between_files_are_seen() -> None:
+    """Each file has the same values as often as before, and so has the whole."""
+    good = [table(number, 12, 3) for number in range(3)]
+    _, stitched, output = made(good)
+    words = [rows.column("word") for rows in good]
+    rotated = [
+        pyarrow.chunked_array([*words[number].slice(1).chunks, *words[number].slice(0, 1).chunks])
+        for number in range(3)
+    ]
+    bad = [rows.set_column(1, "word", word) for rows, word in zip(good, rotated, strict=True)]
+    other_plan, _, _ = made(bad)
+    with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
+        proof.proved(other_plan, stitched.choices, output)
