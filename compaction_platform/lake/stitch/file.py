@@ -38,6 +38,7 @@ FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages tha
 LARGEST_ROW_GROUP = 512 << 20  # decoded; to be verified it is held in memory
 MOST_CHUNKS = 200_000  # what is known about each takes about 2 KB
 WRITTEN_AT_ONCE = 1 << 20
+LARGE = 64 << 10
 DENIES_COMPRESSION = b"parquet-cpp version "  # as Arrow called itself then; readers know, and believe it nothing
 CREATED_BY = b"compaction_platform version 0.1.0 (build stitch)"
 
@@ -231,15 +232,20 @@ class Stitched:
         self._is_described = False
 
     def _write(self, data: Any) -> None:
-        """What is small waits for what comes behind it."""
+        """What is small waits for what comes behind it; what is large is not copied once more."""
+        self.place += len(data)
+        if len(data) >= LARGE:
+            self._flush()
+            self.sink.write(data)
+            return
         self._waiting.append(data)
         self._size += len(data)
-        self.place += len(data)
         if self._size >= WRITTEN_AT_ONCE:
             self._flush()
 
     def _flush(self) -> None:
-        self.sink.write(b"".join(self._waiting))
+        if self._waiting:
+            self.sink.write(b"".join(self._waiting))
         self._waiting, self._size = [], 0
 
     def _row_group(self, new: int, group: Sequence[Part]) -> None:
