@@ -45,8 +45,9 @@ def extremes_of(column: pyarrow.Array, counts: Sequence[int]) -> Iterator[Extrem
 
 
 def _of_entries(column: pyarrow.DictionaryArray, counts: Sequence[int], starts: Sequence[int]) -> Iterator[Extremes]:
-    """By the order of the entries, of which there are few."""
-    comparable, entries = _comparable(column.type.value_type), column.dictionary
+    """By the order of the entries, of which there are few. (Of text: there is nothing in it that has no order.)"""
+    kind, entries = column.type.value_type, column.dictionary
+    comparable = _comparable(kind) if types.is_string(kind) or types.is_binary(kind) else None
     if comparable is None or entries.null_count or not len(entries) or min(counts, default=0) < 1:
         yield from extremes_of(column.dictionary_decode(), counts)
         return

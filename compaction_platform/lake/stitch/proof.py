@@ -3,6 +3,10 @@
 A column whose bytes are the inputs' own, with all that tells how to read them, has the same values: it is decoded once,
 in the output. All others are decoded on both sides, and their values compared in their order. Where few values repeat
 often, Arrow gives them as its dictionaries, and those are compared: each value once, and where it is.
+
+One thing to know about that: Arrow leaves out an entry that a page has twice, and does not count the ones behind it
+anew, so that they become others; nor does it look whether an index points at an entry at all. So only dictionaries are
+used that are as long as their pages say, and that all indices point into.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -11,6 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow
+import pyarrow.compute
 import pyarrow.parquet
 
 from compaction_platform.lake.fingerprint import Fingerprint, InOrderByColumn, in_order
@@ -49,15 +54,20 @@ class Output:
 
     def column(self, number: int, name: str) -> pyarrow.Table:
         """A column of a row group; text that repeats is given as a dictionary."""
-        file = self.by_dictionary if self._repeats(number, name) else self.plainly
-        return file.read_row_group(number, columns=[name], use_threads=False)
+        if entries := self._repeating(number, name):
+            rows = self.by_dictionary.read_row_group(number, columns=[name], use_threads=False)
+            if all(_is_sound(each, entries) for each in rows.column(0).chunks):
+                return rows
+        return self.plainly.read_row_group(number, columns=[name], use_threads=False)
 
-    def _repeats(self, number: int, name: str) -> bool:
+    def _repeating(self, number: int, name: str) -> int:
+        """How many entries the dictionary has that all values are in; 0 if there is none, or they do not repeat."""
         if not _is_text(self.schema.field(name).type):
-            return False
+            return 0
         (chunk,) = (chunk for chunk in self.footer.row_groups[number].chunks if chunk.path[0] == name)
-        first = next(pages_of(memoryview(self.data).cast("B"), chunk, check=False), None)
-        return first is not None and first.kind == DICTIONARY and first.values * OFTEN <= chunk.values
+        first, *rest = pages_of(memoryview(self.data).cast("B"), chunk, check=False)
+        is_coded = first.kind == DICTIONARY and all(page.uses_dictionary for page in rest)
+        return first.values if is_coded and first.values * OFTEN <= chunk.values else 0
 
 
 @refusing_what_is_unfit()
@@ -105,16 +115,29 @@ def _is_of_inputs(rows: pyarrow.Table, values: pyarrow.Table, plan: Plan, number
     """Whether a column of a row group has the values of the inputs. `values`: the same without a dictionary."""
     (name,) = rows.schema.names
     (place, *nested) = (place for place, leaf in enumerate(plan.leaves) if leaf.path[0] == name)
-    is_coded = rows is not values and not nested and _repeat(plan.pieces(number, place))
-    given = decoded(plan.groups[number], name, by_dictionary=is_coded)
-    if is_coded:
-        return _are_same_entries(rows.column(0), [array for table in given for array in table.column(0).chunks])
-    return in_order(values.to_batches(), values.schema) == in_order(_batches(given), values.schema)
+    if rows is not values and not nested and _repeat(pieces := plan.pieces(number, place)):
+        tables = decoded(plan.groups[number], name, by_dictionary=True)
+        given = [array for table in tables for array in table.column(0).chunks]
+        entries = [each.entries for each in pieces]
+        if len(given) == len(entries) and all(map(_is_sound, given, entries)):
+            return _are_same_entries(rows.column(0), given)
+    given_by_value = _batches(decoded(plan.groups[number], name))
+    return in_order(values.to_batches(), values.schema) == in_order(given_by_value, values.schema)
 
 
 def _repeat(pieces: Sequence[Piece]) -> bool:
+    """Whether all values are in dictionaries, and repeat often."""
     entries, values = sum(each.entries for each in pieces), sum(each.chunk.values for each in pieces)
-    return all(each.uses_dictionary for each in pieces) and entries * OFTEN <= values
+    is_coded = all(page.uses_dictionary for each in pieces for page in each.pages)
+    return is_coded and entries * OFTEN <= values
+
+
+def _is_sound(array: pyarrow.DictionaryArray, entries: int) -> bool:
+    """Whether it has all entries of its page, and points at nothing else."""
+    if len(array.dictionary) != entries or array.dictionary.null_count:
+        return False
+    found = pyarrow.compute.min_max(array.indices)
+    return found["max"].as_py() is None or 0 <= found["min"].as_py() <= found["max"].as_py() < entries
 
 
 def _are_same_entries(made: pyarrow.ChunkedArray, given: Sequence[pyarrow.DictionaryArray]) -> bool:

@@ -44,3 +44,8 @@ def test_extremes_of_bytes_are_those_of_python(kind: str, type_: pyarrow.DataTyp
 def test_numbers_that_are_none_do_not_hide_the_others() -> None:
     column = pyarrow.array([float("nan"), 2.0, -1.0, 5.0, float("nan"), 4.0])
     assert list(extremes_of(column, [3, 3])) == [(0, -1.0, 2.0), (0, 4.0, 5.0)]
+
+
+def test_numbers_that_are_none_do_not_hide_the_others_in_a_dictionary() -> None:
+    column = pyarrow.array([float("nan"), 2.0, -1.0, 5.0, float("nan"), 4.0]).dictionary_encode()
+    assert list(extremes_of(column, [3, 3])) == [(0, -1.0, 2.0), (0, 4.0, 5.0)]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 ROWS = 800
 WORDS = ["view", "click", "buy", "leave"]
-SEVERAL_PAGES = {"data_page_size": 100, "write_batch_size": 50}
+SMALL_PAGES = {"data_page_size": 100, "write_batch_size": 50}
 
 
 def column(first: int, kinds: int, nulls: int) -> list[str | None]:
@@ -41,7 +41,7 @@ def made(tables: Sequence[pyarrow.Table], **options: Any) -> tuple[Any, Any, byt
     return plan, written(plan, {}, sink), sink.getvalue()
 
 
-@pytest.mark.parametrize("options", [{}, SEVERAL_PAGES], ids=["one page", "several pages"])
+@pytest.mark.parametrize("options", [{}, SMALL_PAGES], ids=["one page", "several pages"])
 @pytest.mark.parametrize("nulls", [0, 3], ids=["no nulls", "nulls"])
 @pytest.mark.parametrize("kinds", [4, 12, 90, 500])
 @pytest.mark.parametrize("change", ["another value", "a null", "a new value"])
@@ -66,7 +66,7 @@ def test_few_values_are_compared_once_and_many_by_their_bytes(monkeypatch: pytes
     asked: list[bool] = []
     real = proof.decoded
 
-    def noticed(*arguments: Any, by_dictionary: bool) -> Any:
+    def noticed(*arguments: Any, by_dictionary: bool = False) -> Any:
         asked.append(by_dictionary)
         return real(*arguments, by_dictionary=by_dictionary)
 
@@ -90,3 +90,70 @@ def test_values_that_change_places_between_files_are_seen() -> None:
     other_plan, _, _ = made(bad)
     with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
         proof.proved(other_plan, stitched.choices, output)
+
+
+# ---------------------------------------------------------------- dictionaries that Arrow would misread
+
+
+def with_entries(*entries: str, used: Sequence[int], become: dict[str, str]) -> bytes:
+    """A file with just these entries in its dictionary, some of them changed after it was written."""
+    indices = pyarrow.array([used[row % len(used)] for row in range(ROWS)], pyarrow.int32())
+    words = pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(entries))
+    data = by_pyarrow(compression="none", store_schema=False)(pyarrow.table({"word": words}))
+    for before, after in become.items():
+        place = data.index(b"\x04\0\0\0" + before.encode()) + 4
+        data = data[:place] + after.encode() + data[place + 4 :]
+    return data
+
+
+def proved(files: Sequence[bytes], output: bytes | None = None) -> Any:
+    plan = planned(files, footers_of(files), 1 << 30)
+    sink = io.BytesIO()
+    stitched = written(plan, {}, sink)
+    return proof.proved(plan, stitched.choices, output or sink.getvalue())
+
+
+def rows_of(files: Sequence[bytes]) -> pyarrow.Table:
+    return pyarrow.concat_tables([pyarrow.parquet.read_table(io.BytesIO(data)) for data in files])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("used", [(0, 1, 2), (3, 2)], ids=["the first", "the last"])
+def test_an_entry_that_is_there_twice_changes_no_value(count: int, used: Sequence[int]) -> None:
+    doubled = with_entries("zzzz", "yyyy", "aaaa", "bbbb", used=used, become={"yyyy": "zzzz"})
+    files = [doubled] * count
+    assert rows_of(files).column(0).unique().to_pylist()[0] == ("zzzz" if used[0] == 0 else "bbbb")
+    assert proved(files) == in_order(rows_of(files))
+
+
+def test_an_output_with_what_arrow_makes_of_doubled_entries_is_refused() -> None:
+    doubled = with_entries("zzzz", "yyyy", "aaaa", "bbbb", used=(0, 1, 2), become={"yyyy": "zzzz"})
+    others = with_entries("zzzz", "yyyy", "aaaa", "bbbb", used=(0, 2, 3), become={"yyyy": "xxxx"})
+    _, _, output = made([rows_of([others])] * 2)
+    with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
+        proved([doubled, doubled], output)
+
+
+def test_bounds_are_held_against_rows_and_not_against_doubled_entries() -> None:
+    wrong = with_entries("bbb1", "bbbb", "aaaa", "abab", used=(1, 2), become={"bbb1": "zzzz", "bbbb": "zzzz"})
+    with pytest.raises(CannotStitch, match="what inputs say about their values is wrong: word"):
+        proved([wrong])
+
+
+def test_an_index_outside_of_its_dictionary_is_seen_though_plain_pages_follow() -> None:
+    words = [f"v{row % 40:03}" for row in range(400)] + [f"p{row % 50:03}" for row in range(400)]
+    overflow = {"compression": "none", "write_statistics": False, "dictionary_pagesize_limit": 300, **SMALL_PAGES}
+    data = by_pyarrow(**overflow)(pyarrow.table({"word": words}))
+    place = data.index(b"\x4c\x15") + 2  # how many entries the header of the dictionary says that there are
+    with pytest.raises(CannotStitch, match="[Ii]ndex"):
+        proved([data[:place] + bytes([data[place] - 6]) + data[place + 1 :]])
+
+
+@pytest.mark.parametrize("encoding", ["DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"])
+def test_pages_behind_a_dictionary_may_be_encoded_in_any_way(encoding: str) -> None:
+    few, unique = table(0, 4, 0), table(1, ROWS, 0)
+    files = [
+        by_pyarrow(compression="zstd")(few),
+        by_pyarrow(compression="zstd", use_dictionary=["n"], column_encoding={"word": encoding})(unique),
+    ]
+    assert proved(files) == in_order(rows_of(files))
