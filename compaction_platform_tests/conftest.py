@@ -46,7 +46,7 @@ def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def java_starts_quickly() -> None:
     """Each Spark of a test lives for a minute or less: code that is compiled as well as can be is not used often enough
-    to be worth it. Without it, they take two fifths less of the processors' time."""
+    to be worth it."""
     os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 

@@ -55,7 +55,7 @@ def _of_entries(column: pyarrow.DictionaryArray, counts: Sequence[int], starts: 
     ranks = numpy.empty(len(entries), "i4")
     ranks[order] = numpy.arange(len(entries))
     indices = column.indices.fill_null(0)
-    lowest = highest = rank = ranks[_as_numpy(indices, numpy.dtype(f"<i{indices.type.bit_width // 8}"))]
+    lowest = highest = rank = ranks[_as_numpy(indices, _numbers(indices.type))]
     nulls = numpy.zeros(len(counts), "i8")
     if column.indices.null_count:
         is_there = validity(column.indices).astype(bool)
@@ -75,9 +75,8 @@ def _prefixes(column: pyarrow.Array) -> tuple[Array, bool]:
     _, ends, data = column.buffers()
     offsets = numpy.frombuffer(ends, "<i4", len(column) + 1, column.offset * 4)
     begins, lengths, size = offsets[:-1], numpy.diff(offsets), int(offsets[-1])
-    inside = int(
-        numpy.searchsorted(begins, size - _PREFIX, side="right")
-    )  # so many rows have eight bytes before the end
+    # So many rows have eight bytes before the end.
+    inside = int(numpy.searchsorted(begins, size - _PREFIX, side="right"))
     rest = bytes(memoryview(data)[begins[inside] : size]) if inside < len(begins) and data is not None else b""
     found = numpy.empty(len(begins), "u8")
     if inside:
@@ -108,8 +107,10 @@ def _rows_of_extremes(prefixes: Array, told_apart: bool, starts: Sequence[int]) 
         yield [int(row) if told_apart or only else None for row, only in zip(rows[first], is_only, strict=True)]
 
 
-def _as_numpy(array: pyarrow.Array, kind: numpy.dtype[Any]) -> Array:
+def _as_numpy(array: pyarrow.Array, kind: numpy.dtype[Any] | None) -> Array:
     """Numbers as they lie in memory. (Arrow's own conversion imports pandas: half a second.)"""
+    if kind is None:
+        raise AssertionError(f"asked for numbers of {array.type}")
     return numpy.frombuffer(array.buffers()[1], kind, len(array), array.offset * kind.itemsize)
 
 

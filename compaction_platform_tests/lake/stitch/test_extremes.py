@@ -49,3 +49,10 @@ def test_numbers_that_are_none_do_not_hide_the_others() -> None:
 def test_numbers_that_are_none_do_not_hide_the_others_in_a_dictionary() -> None:
     column = pyarrow.array([float("nan"), 2.0, -1.0, 5.0, float("nan"), 4.0]).dictionary_encode()
     assert list(extremes_of(column, [3, 3])) == [(0, -1.0, 2.0), (0, 4.0, 5.0)]
+
+
+@pytest.mark.parametrize("index", [pyarrow.uint8(), pyarrow.uint32(), pyarrow.int16()], ids=str)
+def test_a_dictionary_may_count_its_entries_by_any_numbers(index: pyarrow.DataType) -> None:
+    entries = [f"{200 - number:03}" for number in range(200)]
+    column = pyarrow.DictionaryArray.from_arrays(pyarrow.array([199, 3, None, 150, 128, 127], index), entries)
+    assert list(extremes_of(column, [3, 3])) == [(1, b"001", b"197"), (0, b"050", b"073")]

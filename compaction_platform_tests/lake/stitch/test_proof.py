@@ -21,13 +21,13 @@ WORDS = ["view", "click", "buy", "leave"]
 SMALL_PAGES = {"data_page_size": 100, "write_batch_size": 50}
 
 
-def column(first: int, kinds: int, nulls: int) -> list[str | None]:
-    return [None if nulls and row % nulls == 0 else f"{WORDS[row % 4]} {row % kinds}" for row in range(first, ROWS)]
+def column(kinds: int, nulls: int) -> list[str | None]:
+    return [None if nulls and row % nulls == 0 else f"{WORDS[row % 4]} {row % kinds}" for row in range(ROWS)]
 
 
 def table(number: int, kinds: int, nulls: int, **changed: Any) -> pyarrow.Table:
     """`kinds`: how many values there are."""
-    words = column(0, kinds, nulls)
+    words = column(kinds, nulls)
     rows = {"n": range(number * ROWS, number * ROWS + ROWS), "word": words}
     for place, value in changed.items():
         words[int(place.removeprefix("row_"))] = value
@@ -47,7 +47,7 @@ def made(tables: Sequence[pyarrow.Table], **options: Any) -> tuple[Any, Any, byt
 @pytest.mark.parametrize("change", ["another value", "a null", "a new value"])
 def test_one_row_that_is_another_is_seen(kinds: int, nulls: int, change: str, options: dict[str, Any]) -> None:
     """Few values are compared as dictionaries, many by their bytes."""
-    words = column(0, kinds, nulls)
+    words = column(kinds, nulls)
     row = next(place for place in range(300, ROWS) if words[place] is not None)
     other = next(word for word in words if word not in (None, words[row]))
     value = {"another value": other, "a null": None, "a new value": "seen nowhere"}[change]
