@@ -6,7 +6,6 @@ inputs' footers is carried over as it is.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import IO
 
 import pyarrow
 import xxhash
@@ -27,6 +26,7 @@ from compaction_platform.lake.parquet_format.thrift import (
     parse,
     serialize,
 )
+from compaction_platform.lake.spool import Spool
 
 LARGE_ROW_GROUP_BYTES = 8 << 20
 
@@ -105,7 +105,7 @@ def rows_by_checksums(each: Input) -> int | None:
     return each.footer.rows if sound else None
 
 
-def write(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes]) -> list[Chunk]:
+def write(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: Spool) -> list[Chunk]:
     """Copy all row groups, in order; returns where each piece went, to be verified."""
     sink.write(MAGIC)
     place = len(MAGIC)
@@ -170,7 +170,7 @@ def _moved(column: Struct, meta: Struct, by: int) -> None:
         column.set_value(CHUNK_OFFSET, I64, column.get_value(CHUNK_OFFSET) + by)
 
 
-def _copy_indexes(indexes: Sequence[tuple[Struct, Input, int]], place: int, sink: IO[bytes]) -> int:
+def _copy_indexes(indexes: Sequence[tuple[Struct, Input, int]], place: int, sink: Spool) -> int:
     """Page indexes: column indexes as they are, offset indexes with the places their pages have now."""
     for column, each, _ in indexes:
         if column.get_value(COLUMN_INDEX) and column.get_value(COLUMN_INDEX_SIZE):

@@ -6,7 +6,7 @@ An engine writes into a file that nobody sees yet and compares what is in it wit
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -15,15 +15,16 @@ from compaction_platform.compact import concat, stitching
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described, lineage
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
-from compaction_platform.compact.written import Verify, Written, digest_of, mapped, read_back, require
+from compaction_platform.compact.written import Verify, Written, digest_of, read_back, require
 from compaction_platform.lake.fingerprint import AnyOrder, InOrder
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import is_sorted, sorted_row_groups
+from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.errors import CannotStitch
 
 
 def write(
-    inputs: Sequence[Input], unified: Unified, encoding: Encoding, sink: IO[bytes], verify: Verify = "full"
+    inputs: Sequence[Input], unified: Unified, encoding: Encoding, sink: Spool, verify: Verify = "full"
 ) -> Written:
     """Write one file by the engine that suits these inputs, and prove it."""
     metadata = {**unified.metadata, INPUTS_KEY: described(_description(each, unified) for each in inputs)}
@@ -40,12 +41,12 @@ def write(
         return _reencode(inputs, unified.schema, encoding, metadata, sink, f"{why_not}; not stitched: {cannot}")
 
 
-def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: IO[bytes], verify: Verify) -> Written:
+def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: Spool, verify: Verify) -> Written:
     rows, said = _by_pages(inputs) if verify == "pages" else _by_decoding(inputs)
     arrow = inputs[0].metadata.metadata or {}
     kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
     chunks = concat.write(inputs, {**kept, **metadata, ROWS_KEY: said}, sink)
-    output = mapped(sink)
+    output = sink.mapped()
     require(not concat.differences(chunks, output), "bytes")
     require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == rows, "rows")
     return Written(rows, "concat", "row groups are large already")
@@ -74,7 +75,7 @@ def _reencode(
     schema: pyarrow.Schema,
     encoding: Encoding,
     metadata: dict[bytes, bytes],
-    sink: IO[bytes],
+    sink: Spool,
     reason: str,
 ) -> Written:
     digest = InOrder(schema)
@@ -88,12 +89,12 @@ def _reencode(
         output.write(digested())
         expected = digest.finish()
         output.describe({**metadata, ROWS_KEY: digest_of(expected)})
-    require(read_back(Input(inputs[0].file, mapped(sink)), schema) == expected, "rows, in their order,")
+    require(read_back(Input(inputs[0].file, sink.mapped()), schema) == expected, "rows, in their order,")
     return Written(expected.rows, "re-encode", reason)
 
 
 def _sort(
-    inputs: Sequence[Input], schema: pyarrow.Schema, encoding: Encoding, metadata: dict[bytes, bytes], sink: IO[bytes]
+    inputs: Sequence[Input], schema: pyarrow.Schema, encoding: Encoding, metadata: dict[bytes, bytes], sink: Spool
 ) -> Written:
     expected, written = AnyOrder(schema), InOrder(schema)
 
@@ -107,7 +108,7 @@ def _sort(
     with Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
         output.write(digested())
         output.describe({**metadata, ROWS_KEY: digest_of(written.finish())})
-    again = Input(inputs[0].file, mapped(sink))
+    again = Input(inputs[0].file, sink.mapped())
     found = AnyOrder(schema)
     keys = []
     for batch in again.decoded():

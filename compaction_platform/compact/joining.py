@@ -3,7 +3,7 @@
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,9 +15,10 @@ import pyarrow.parquet
 from compaction_platform.compact import engines
 from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable
 from compaction_platform.compact.schemas import Unified, fitted
-from compaction_platform.compact.written import Verify, Written, mapped
+from compaction_platform.compact.written import Verify, Written
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.spool import Spool
 
 ParquetSchema = tuple[tuple[Any, ...], ...]
 SPARK = b"org.apache.spark."
@@ -32,11 +33,7 @@ class Joined:
     inputs: tuple[Input, ...]
     set_aside: Mapping[str, str]
     written: Written | None = None  # None: too few could be part of it
-    file: Path | None = None
-
-    @property
-    def size(self) -> int:
-        return self.file.stat().st_size if self.file else 0
+    file: Spool | None = None
 
 
 @dataclass(frozen=True)
@@ -54,11 +51,14 @@ class How:
 
 
 @contextmanager
-def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Iterator[Joined]:
-    """One file of as many of these inputs as go together, for as long as the context lasts."""
+def joined(
+    inputs: Sequence[Input], how: How, fewest: int, called: str, begin: Callable[[Path], Spool] = Spool
+) -> Iterator[Joined]:
+    """One file of as many of these inputs as go together, for as long as the context lasts. `begin` makes the empty
+    file."""
     usable, unified, set_aside = _going_together(inputs, how.exactly)
     while len(usable) >= fewest:
-        with tempfile.NamedTemporaryFile(suffix=".parquet") as spool:
+        with tempfile.TemporaryDirectory(prefix="compaction-join-") as place, begin(Path(place) / "output") as spool:
             try:
                 written = engines.write(usable, unified, how.encoding_for(usable[0]), spool, how.verify)
             except UNREADABLE as failed:
@@ -70,11 +70,11 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
                 )
                 set_aside = {**set_aside, **bad, **apart}
                 continue
-            if how.exactly and _is_changed(usable[0], mapped(spool)):
+            if how.exactly and _is_changed(usable[0], spool.mapped()):
                 set_aside = {**set_aside, **{each.file.key: CHANGED for each in usable}}
                 usable = []
                 break
-            yield Joined(tuple(usable), set_aside, written, Path(spool.name))
+            yield Joined(tuple(usable), set_aside, written, spool)
             return
     yield Joined(tuple(usable), set_aside)
 

@@ -7,7 +7,7 @@ whatever dies afterwards, the next run knows what is left to do. Doing a bin twi
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 
 import pyarrow
 import pyarrow.parquet
@@ -18,10 +18,12 @@ from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
+from compaction_platform.compact.uploads import hidden_spool, publish
 from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
+from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.file import Choice
 
 ANOTHER_RUNS = "another run has made the very same file"
@@ -57,18 +59,20 @@ class Rewrite:
     target: Objects
     how: How
     removal: Removal
+    while_made: bool = False  # large outputs go to the store while they are made, hidden
     settled: frozenset[str] = frozenset()  # compacted files that have nothing in common with this run's bins
 
     def __call__(self, planned: Bin) -> Rewritten:
         began = time.monotonic()
         fetched = fetch(self.source, planned.inputs)
         fewest = 2 if self.source.uri == self.target.uri else 1
-        with joined(fetched.inputs, self.how, fewest, planned.output) as found:
+        begin = partial(hidden_spool, self.target) if self.while_made else Spool
+        with joined(fetched.inputs, self.how, fewest, planned.output, begin) as found:
             made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in found.inputs})
             result = Rewritten(made_of, set_aside=found.set_aside, changed=fetched.changed)
             if found.written is None or found.file is None:
                 return replace(result, made_of=planned, reason="too few files are left that could become one")
-            size = found.size
+            size = found.file.size
             committing = time.monotonic()
             is_ours = self._commit(made_of, found.file)
         if not is_ours:
@@ -90,13 +94,13 @@ class Rewrite:
 
     # ------------------------------------------------------------ commit
 
-    def _commit(self, made_of: Bin, output: Path) -> bool:
-        """One atomic put. If the very file is there already, another run has made it: it is not ours to finish."""
+    def _commit(self, made_of: Bin, output: Spool) -> bool:
+        """One atomic step. If the very file is there already, another run has made it: it is not ours to finish."""
         try:
-            self.target.create_from(made_of.output, output)
+            publish(output, self.target, made_of.output)
         except ObjectExists:
             there = pyarrow.py_buffer(self.target.read(made_of.output))
-            if not same_rows(there, pyarrow.memory_map(str(output)).read_buffer()):
+            if not same_rows(there, output.mapped()):
                 raise OutputDiffers(
                     f"{self.target.uri}/{made_of.output} exists and has other rows. {NOTHING_CHANGED}"
                 ) from None

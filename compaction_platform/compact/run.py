@@ -19,11 +19,13 @@ from compaction_platform.compact.reconcile import needs_a_clock
 from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
+from compaction_platform.compact.uploads import can_commit_by_copy, remove_leftovers
 from compaction_platform.compact.written import Verify
 from compaction_platform.lake.file_sizes import Sizes
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.objects import PIECE, Objects
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.spool import HELD_BACK
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.stitch.file import Ways, ways_of
 
@@ -169,6 +171,8 @@ class CompactRun:
             not_removed |= later
             removed += also_removed
         not_removed |= self._empty_trash()
+        if self._is_large(plan):
+            remove_leftovers(self.target, self.settings, self.now(), self.say)
         after = self._sizes_now(prefixes)
         return Report(surveys, after, tuple(done), failed, removed, not_removed, time.monotonic() - began)
 
@@ -197,7 +201,8 @@ class CompactRun:
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
         how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
-        rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
+        while_made = self._is_large(plan) and can_commit_by_copy(self.target)
+        rewrite = Rewrite(self.source, self.target, how, removal, while_made, frozenset(settled))
         finished = 0
         told: set[Ways] = set()
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
@@ -211,6 +216,10 @@ class CompactRun:
             finished += outcome.item.size
             self.progress(plan.input_bytes, finished)
         return done, failed
+
+    def _is_large(self, plan: Plan) -> bool:
+        """Whether outputs may be uploaded while they are made."""
+        return not self.target.is_local and any(each.size > HELD_BACK + PIECE for each in plan.bins)
 
     def _finish_earlier(self, plan: Plan, removal: Removal) -> dict[str, str]:
         """What an earlier run has left to do."""

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import IO
 
 from compaction_platform.compact import concat
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import ROWS_KEY
-from compaction_platform.compact.written import Verify, Written, digest_of, mapped
+from compaction_platform.compact.written import Verify, Written, digest_of
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.description import arrow_schema
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import planned, written
@@ -20,7 +20,7 @@ def write(
     inputs: Sequence[Input],
     encoding: Encoding,
     metadata: Mapping[bytes, bytes],
-    sink: IO[bytes],
+    sink: Spool,
     verify: Verify,
 ) -> Written:
     """Raises CannotStitch if these files need another engine."""
@@ -28,10 +28,10 @@ def write(
     plan = planned([each.data for each in inputs], footers, encoding.row_group_bytes)
     metadata = {**arrow_schema([footer.metadata for footer in footers]), **metadata}
     made = written(plan, metadata, sink)
-    output = Input(inputs[0].file, mapped(sink))
+    output = Input(inputs[0].file, sink.mapped())
     found = proved(plan, made.choices, output.data, by_checksums=verify == "pages")
     made.describe({**metadata, ROWS_KEY: digest_of(found) if verify == "full" else _by_bytes(output)})
-    if Input(inputs[0].file, mapped(sink)).metadata.num_rows != plan.rows:
+    if Input(inputs[0].file, sink.mapped()).metadata.num_rows != plan.rows:
         raise CannotStitch("the footer has another number of rows than the inputs")
     return Written(plan.rows, "stitch", made.told(), made.columns)
 

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from typing import IO, Literal
+from typing import Literal
 
 import pyarrow
 
@@ -27,12 +27,6 @@ class Written:
     engine: Engine
     reason: str
     columns: tuple[Choice, ...] = ()  # how each was made, where that differs
-
-
-def mapped(spool: IO[bytes]) -> pyarrow.Buffer:
-    """What was written, without holding it in memory."""
-    spool.flush()
-    return pyarrow.memory_map(spool.name).read_buffer()
 
 
 def digest_of(rows: Fingerprint) -> bytes:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import obstore
@@ -40,6 +40,8 @@ DELETE_CHUNK = 1000
 PIECE = 16 << 20
 PARTS_AT_ONCE = 4  # of an object that is made, on their way
 AT_ONCE = "10s"
+# One request: SeaweedFS lets several of those win that come as uploads in parts (seen with 4.x; there is a test).
+COPY_IF_NONE_IS_THERE = "header: If-None-Match: *"
 LARGEST_MB = 2048  # of a file that we make: it goes to the store in one conditional request, of which 5 GB is the limit
 
 
@@ -90,15 +92,26 @@ class GivenCredentials:
 
 @dataclass(frozen=True)
 class Growing:
-    """An object in the making."""
+    """An object in the making, in a store that takes it in parts: nobody sees it before it is complete."""
 
     key: str
-    sink: Any = field(repr=False)
+    writer: Any = field(repr=False)
     explained: Callable[[str], contextlib.AbstractContextManager[None]] = field(repr=False)
 
     def write(self, data: Buffer) -> None:
         with self.explained(self.key):
-            self.sink.write(data)
+            self.writer.write(data)
+
+    def complete(self) -> None:
+        """From now on it is there, in place of what was."""
+        with self.explained(self.key):
+            self.writer.close()
+
+    def give_up(self) -> None:
+        """A store may not let us: nobody sees the parts."""
+        problem = StoreRefused(f"{self.key} was given up")
+        with contextlib.suppress(BaseError, OSError, ValueError, StoreRefused):
+            self.writer.__exit__(StoreRefused, problem, None)
 
 
 @dataclass(frozen=True)
@@ -112,7 +125,7 @@ class Objects:
     def at(cls, uri: str, settings: Settings) -> "Objects":
         if urlsplit(uri).scheme != "s3":
             return cls(f"file://{local_directory(uri)}")
-        options: dict[str, Any] = {"region": settings.s3_region, "copy_if_not_exists": "multipart"}
+        options: dict[str, Any] = {"region": settings.s3_region, "copy_if_not_exists": COPY_IF_NONE_IS_THERE}
         if settings.s3_access_key_id and settings.s3_secret_access_key:
             token = settings.s3_session_token
             options["credential_provider"] = GivenCredentials(
@@ -145,6 +158,10 @@ class Objects:
     @cached_property
     def _local(self) -> Path | None:
         return local_directory(self.uri) if self.uri.startswith("file://") else None
+
+    @property
+    def is_local(self) -> bool:
+        return self._local is not None
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
         """Everything below a prefix (whole path segments), page by page: memory does not grow with the count.
@@ -226,25 +243,13 @@ class Objects:
                 with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     obstore.put(self._store, key, memoryview(data), mode="create", use_multipart=False)
 
-    @contextlib.contextmanager
-    def writing(self, key: str) -> Iterator["Growing"]:
-        """An object that goes to the store while it is made. It is there, replacing what was, when the context ends;
-        if that ends by an exception, nothing is. (A process that dies leaves parts that nobody sees: see docs.)"""
-        if self._local:
-            with _unfinished_file(self._local / _checked(key)) as (file, publish):
-                yield Growing(key, file, self._explained)
-                publish(replace=True)
-            return
+    def begin(self, key: str) -> Growing:
+        """An object that goes to the store while it is made. (A process that dies leaves parts: see docs.)"""
         with self._explained(key):
+            if self._local:
+                (self._local / _checked(key)).parent.mkdir(parents=True, exist_ok=True)
             writer = obstore.open_writer(self._store, key, buffer_size=PIECE, max_concurrency=PARTS_AT_ONCE)
-        try:
-            yield Growing(key, writer, self._explained)
-        except BaseException as problem:
-            with contextlib.suppress(BaseError, OSError, ValueError):  # a store may not let us: nobody sees the parts
-                writer.__exit__(type(problem), problem, problem.__traceback__)
-            raise
-        with self._explained(key):
-            writer.close()
+        return Growing(key, writer, self._explained)
 
     def copy(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """Copy inside the store, atomically. Without `overwrite`, an existing target raises ObjectExists."""
@@ -376,30 +381,20 @@ def _umask() -> int:
 
 
 def _write_locally(path: Path, data: Buffer, *, replace: bool) -> None:
-    with _unfinished_file(path) as (file, publish):
-        file.write(data)
-        publish(replace=replace)
-
-
-@contextlib.contextmanager
-def _unfinished_file(path: Path) -> Iterator[tuple[IO[bytes], Callable[..., None]]]:
-    """A file to be written, and what publishes it: whole or not at all, and on the disk before it is visible."""
+    """Whole or not at all, and on the disk before it is visible."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Listings pass over names that end like this: the library's own mark of an unfinished file.
     unfinished = path.with_name(f"{path.name}#{secrets.randbits(48)}")
-
-    def publish(*, replace: bool) -> None:
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with unfinished.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         if replace:
             unfinished.replace(path)
         else:
             path.hardlink_to(unfinished)
         _sync_directory(path.parent)
-
-    try:
-        with unfinished.open("xb") as file:
-            yield file, publish
     finally:
         unfinished.unlink(missing_ok=True)
 

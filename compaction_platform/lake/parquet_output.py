@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from io import RawIOBase
 from typing import IO
 
 import pyarrow
@@ -26,7 +27,9 @@ class Encoding:
 class Output:
     """One Parquet file, written a row group at a time."""
 
-    def __init__(self, schema: pyarrow.Schema, encoding: Encoding, sink: IO[bytes], *, int96: bool = False) -> None:
+    def __init__(
+        self, schema: pyarrow.Schema, encoding: Encoding, sink: IO[bytes] | RawIOBase, *, int96: bool = False
+    ) -> None:
         self._schema, self._encoding, self._sink, self._int96 = schema, encoding, sink, int96
         self._writer: pyarrow.parquet.ParquetWriter | None = None
 

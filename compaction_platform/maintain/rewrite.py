@@ -25,13 +25,14 @@ from compaction_platform.lake.fetching import fetched
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder, InOrderByColumn
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
+from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.file import Choice, Stitched
 from compaction_platform.maintain import stitching
 from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.plan import Group, Policy
-from compaction_platform.maintain.uploads import OURS
 
+OURS = "compacted-"  # new data files are called so
 FETCHED_AHEAD = 8
 FETCHED_AHEAD_BYTES = 64 << 20
 
@@ -156,20 +157,17 @@ class Rewrite:
     def _stitched_into(
         self, path: Path, files: Sequence[DataFile], digest: InOrderByColumn, work: Work
     ) -> tuple[DataFile, str, tuple[Choice, ...]]:
-        """Inputs take room until this returns, not longer. The output goes to the store while it is made; it is there
-        when it is proved, and not before."""
+        """Inputs take room until this returns, not longer. A large output goes to the store while it is made; it is
+        there when it is proved, and not before."""
         contents = self._contents(files)
         location = self._location(path.name, work)
         store = self.reader.store(location)
         made: Stitched | None = None
         try:
-            with store.writing(key_of(location)) as stored, stitching.LocalAndStored(path, stored) as sink:
-                try:
-                    made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink, digest)
-                except CannotStitch:
-                    if sink.refused:  # nothing is wrong with the files
-                        raise sink.refused from None
-                    raise
+            with Spool(path, store, key_of(location)) as sink:
+                made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink, digest)
+                if not sink.complete():
+                    store.create_from(key_of(location), path)
             return self._described(path, location, work), made.told(), made.columns
         except BaseException:
             if made is not None:  # the upload may have been completed

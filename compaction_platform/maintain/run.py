@@ -13,6 +13,7 @@ from pyiceberg.exceptions import CommitFailedException
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import LARGEST_MB, Objects
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
+from compaction_platform.lake.uploads import give_up_uploads
 from compaction_platform.lake.window import Window
 from compaction_platform.maintain import expiry
 from compaction_platform.maintain.compaction import Committed, Compacted, Compaction
@@ -24,9 +25,9 @@ from compaction_platform.maintain.manifests import merge_manifests, to_merge
 from compaction_platform.maintain.orphans import Found, Orphans
 from compaction_platform.maintain.plan import MB, Plan, Policy, make_plan
 from compaction_platform.maintain.properties import WriteRules, drift, keep
+from compaction_platform.maintain.rewrite import OURS
 from compaction_platform.maintain.snapshots import Retention
 from compaction_platform.maintain.undo import Undone, undo_last
-from compaction_platform.maintain.uploads import give_up_uploads
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -363,7 +364,7 @@ class MaintainRun:
         found = orphans.find(now)
         orphans.clear(found, self.say)
         location = str(table.location())
-        give_up_uploads(location, self.settings, now - self.rules.orphans.older_than, self.say)
+        give_up_uploads(location, OURS, self.settings, now - self.rules.orphans.older_than, self.say)
         return found
 
 

@@ -1,10 +1,7 @@
 """Data files whose pages can be joined as they are become few: nothing is deleted from them, and they have the columns
 that the table has now. Whatever does not fit is told by CannotStitch, and is rewritten in the usual way."""
 
-import io
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
 
 import pyarrow
 import pyarrow.parquet
@@ -12,10 +9,9 @@ from pyiceberg.manifest import DataFile
 
 from compaction_platform.lake.canonical import canonical_type
 from compaction_platform.lake.data_file_rows import FIELD_ID
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrderByColumn
-from compaction_platform.lake.objects import Growing
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.description import agreed
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Stitched, footers_of, planned, written
@@ -45,7 +41,7 @@ def stitched(
     contents: Sequence[pyarrow.Buffer],
     schema: pyarrow.Schema,
     encoding: Encoding,
-    sink: "LocalAndStored",
+    sink: Spool,
     digest: InOrderByColumn,
 ) -> Stitched:
     """One proved file of these, and all of its rows shown to `digest`. Raises CannotStitch."""
@@ -63,34 +59,8 @@ def stitched(
             if not _is_same(ours, wanted):
                 raise CannotStitch(f"files have another column in the place of {wanted.name} than the table has now")
     made = written(plan, agreed([footer.metadata for footer in footers]), sink)
-    proved(plan, made.choices, pyarrow.memory_map(str(sink.path)).read_buffer(), also=digest)
+    proved(plan, made.choices, sink.mapped(), also=digest)
     return made
-
-
-class LocalAndStored(io.RawIOBase):
-    """A file on the local disk, to be proved, whose bytes are on their way to the store as soon as they are written.
-    What was written once cannot be written again."""
-
-    def __init__(self, path: Path, stored: Growing) -> None:
-        self.path, self._stored = path, stored
-        self.refused: CompactionError | None = None  # by the store
-        self._local = path.open("wb", buffering=0)
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data)
-        done = 0
-        while done < len(view):
-            done += self._local.write(view[done:]) or 0
-        try:
-            self._stored.write(data)
-        except CompactionError as refused:
-            self.refused = refused
-            raise
-        return len(view)
-
-    def close(self) -> None:
-        self._local.close()
-        super().close()
 
 
 def _is_same(found: pyarrow.Field, wanted: pyarrow.Field) -> bool:

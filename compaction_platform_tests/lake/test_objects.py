@@ -7,6 +7,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -313,10 +314,11 @@ def _secret(text: str) -> Any:
 
 
 def test_an_object_that_is_written_piece_by_piece_is_there_when_it_is_whole(objects: Objects) -> None:
-    with objects.writing("directory/growing") as growing:
-        for number in range(40):
-            growing.write(bytes([number]) * (1 << 20))
-        assert listed(objects) == []
+    growing = objects.begin("directory/growing")
+    for number in range(40):
+        growing.write(bytes([number]) * (1 << 20))
+    assert listed(objects) == []
+    growing.complete()
     stored = objects.stat("directory/growing")
     assert stored is not None and stored.size == 40 << 20
     assert bytes(objects.read_range("directory/growing", (7 << 20) - 1, (7 << 20) + 1)) == b"\x06\x07"
@@ -324,10 +326,10 @@ def test_an_object_that_is_written_piece_by_piece_is_there_when_it_is_whole(obje
 
 def test_an_object_that_is_given_up_is_not_there_and_what_was_there_stays(objects: Objects) -> None:
     objects.write("growing", b"before")
-    with pytest.raises(KeyError, match="in the middle"), objects.writing("growing") as growing:
-        for _ in range(40):
-            growing.write(bytes(1 << 20))
-        raise KeyError("in the middle")
+    growing = objects.begin("growing")
+    for _ in range(40):
+        growing.write(bytes(1 << 20))
+    growing.give_up()
     assert (listed(objects), bytes(objects.read("growing"))) == (["growing"], b"before")
 
 
@@ -336,13 +338,14 @@ def test_a_store_that_is_gone_is_told_while_an_object_is_written(settings: Setti
     nowhere = settings.model_copy(update={"s3_endpoint": "http://127.0.0.1:1"})
     objects = Objects.at(f"{settings.lake_uri}/gone", nowhere)
     objects.options["retry_config"] = {"max_retries": 0}
-    with pytest.raises(StoreRefused, match="/gone/growing"), objects.writing("growing") as growing:
+    growing = objects.begin("growing")
+    with pytest.raises(StoreRefused, match="/gone/growing"):
         for _ in range(40):
             growing.write(bytes(1 << 20))
 
 
 @integration
-def test_a_store_that_lets_nobody_give_up_an_upload_does_not_hide_the_reason(
+def test_a_store_that_lets_nobody_give_up_an_upload_is_no_problem(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = obstore.open_writer
@@ -359,6 +362,27 @@ def test_a_store_that_lets_nobody_give_up_an_upload_does_not_hide_the_reason(
 
     monkeypatch.setattr(obstore, "open_writer", Stubborn)
     objects = Objects.at(f"{settings.lake_uri}/stubborn", settings)
-    with pytest.raises(KeyError, match="the reason"), objects.writing("growing") as growing:
-        growing.write(b"some")
-        raise KeyError("the reason")
+    growing = objects.begin("growing")
+    growing.write(b"some")
+    growing.give_up()
+    assert listed(objects) == []
+
+
+def test_of_many_copies_at_once_one_wins(objects: Objects) -> None:
+    for number in range(8):
+        objects.write(f"from/{number}", bytes([number]) * 100)
+    for turn in range(12):
+        together = threading.Barrier(8)
+
+        def copied(number: int, target: str = f"to/{turn}", together: threading.Barrier = together) -> int | None:
+            own = pickle.loads(pickle.dumps(objects))  # noqa: S301
+            together.wait(30)
+            try:
+                own.copy(f"from/{number}", target)
+            except ObjectExists:
+                return None
+            return number
+
+        with ThreadPoolExecutor(8) as pool:
+            winners = [number for number in pool.map(copied, range(8)) if number is not None]
+        assert [bytes([number]) for number in winners] == [bytes(objects.read_range(f"to/{turn}", 0, 1))]

@@ -13,11 +13,11 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
-from compaction_platform.lake import fetching, objects
+from compaction_platform.lake import fetching, objects, spool
 from compaction_platform.lake.aws import aws_client
 from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.data_files import DataFiles
-from compaction_platform.lake.objects import Growing, StoreRefused
+from compaction_platform.lake.objects import Growing, Objects, StoreRefused
 from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.table_entries import Manifests
@@ -47,6 +47,13 @@ def large_scene(new_scene: NewScene) -> Scene:
         rows = [{"id": number * ROWS + each, "raw": chance.randbytes(2000)} for each in range(ROWS)]
         scene.write(rows, schema=schema)
     return scene
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "PIECE", 5 << 20)  # the least that S3 takes
+    monkeypatch.setattr(objects, "PARTS_AT_ONCE", 1)  # a part is there before the next is taken
+    monkeypatch.setattr(spool, "HELD_BACK", 1 << 20)
 
 
 def place_of(scene: Scene) -> dict[str, str]:
@@ -171,10 +178,11 @@ def test_a_damaged_file_is_found_although_pages_would_only_be_copied(scene: Scen
     assert bytes(store.read(key)) == bytes(content)
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_a_store_that_has_other_bytes_than_it_was_given_changes_nothing(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
+    scene = large_scene(new_scene)
     before = {file.file_path for file in data_files(scene)}
     given: set[str] = set()
     real = Growing.write
@@ -194,6 +202,7 @@ def test_a_store_that_has_other_bytes_than_it_was_given_changes_nothing(
     scene.assert_nothing_lost()
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_proved(
     new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,8 +215,6 @@ def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_pro
         seen.append((parts_of(scene, upload), upload["Key"] in stored(scene)))
         return real(*given, **options)
 
-    monkeypatch.setattr(objects, "PIECE", 5 << 20)  # the least that S3 takes
-    monkeypatch.setattr(objects, "PARTS_AT_ONCE", 1)  # a part is there before the next is taken
     monkeypatch.setattr(stitching, "proved", watched)
     assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
     ((parts, is_there),) = seen
@@ -216,6 +223,7 @@ def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_pro
     scene.assert_nothing_lost()
 
 
+@pytest.mark.usefixtures("small_parts")
 def test_an_output_that_is_not_proved_leaves_nothing_in_the_store(
     new_scene: NewScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,7 +234,6 @@ def test_an_output_that_is_not_proved_leaves_nothing_in_the_store(
         during.append(unfinished(scene))
         raise CannotStitch("it is not what it should be")
 
-    monkeypatch.setattr(objects, "PIECE", 5 << 20)
     monkeypatch.setattr(stitching, "proved", refused)
     before = stored(scene)
     report = scene.maintain()
@@ -238,7 +245,22 @@ def test_an_output_that_is_not_proved_leaves_nothing_in_the_store(
     scene.assert_nothing_lost()
 
 
-def test_a_store_that_refuses_a_part_is_told_as_that_and_nothing_is_encoded_anew(
+@pytest.mark.usefixtures("small_parts")
+def test_a_store_that_refuses_a_part_gets_the_file_whole(new_scene: NewScene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = large_scene(new_scene)
+    refusals: list[str] = []
+
+    def refused(stored: Growing, _: Any) -> None:
+        refusals.append(stored.key)
+        raise StoreRefused("the store is busy")
+
+    monkeypatch.setattr(Growing, "write", refused)
+    assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
+    assert len(refusals) == 1
+    scene.assert_nothing_lost()
+
+
+def test_a_store_that_refuses_everything_is_told_as_that_and_nothing_is_encoded_anew(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
@@ -247,7 +269,7 @@ def test_a_store_that_refuses_a_part_is_told_as_that_and_nothing_is_encoded_anew
     def refused(*_: Any) -> None:
         raise StoreRefused("the store is full")
 
-    monkeypatch.setattr(Growing, "write", refused)
+    monkeypatch.setattr(Objects, "create_from", refused)
     report = scene.maintain()
     assert (list(report.committed), "the store is full" in "".join(report.failed.values())) == ([], True)
     assert stored(scene) == before

@@ -109,10 +109,10 @@ class Carry:
         name = Bin(files, work.target_mb).output
         target = self.at(work.target)
         try:
-            target.create_from(name, found.file)
+            target.create_from(name, found.file.path)
         except ObjectExists:
             there = pyarrow.py_buffer(target.read(name))
-            if not same_rows(there, pyarrow.memory_map(str(found.file)).read_buffer()):
+            if not same_rows(there, found.file.mapped()):
                 raise OutputDiffers(f"{work.target}/{name} exists and has other rows. {NOTHING_CHANGED}") from None
         stored = target.stat(name)
         if stored is None:

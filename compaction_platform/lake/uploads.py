@@ -1,28 +1,28 @@
-"""Uploads of new data files that a run began and never ended, because it was killed: parts that nobody sees, and that
-are paid for. Only those that are ours by their name are given up; other writers' are left to them."""
+"""Uploads that a run began and never ended, because it was killed: parts that nobody sees, and that are paid for. Only
+those that are ours by their name are given up; other writers' are left to them."""
 
 from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from compaction_platform.lake.aws import aws_client
-from compaction_platform.lake.data_file_rows import bucket_of, key_of
 
 if TYPE_CHECKING:
     from compaction_platform.lake.settings import Settings
 
-OURS = "compacted-"  # new data files are called so
 
-
-def give_up_uploads(location: str, settings: "Settings", before: datetime, say: Callable[[str], None]) -> None:
-    """Uploads below that location that began before that time."""
+def give_up_uploads(
+    location: str, ours: str, settings: "Settings", before: datetime, say: Callable[[str], None]
+) -> None:
+    """Uploads below that location that began before that time, of names that begin with `ours`."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    place = {"Bucket": bucket_of(location), "Prefix": f"{key_of(location).rstrip('/')}/"}
+    bucket, _, key = location.partition("://")[2].partition("/")
+    place = {"Bucket": bucket, "Prefix": f"{key.rstrip('/')}/"}
     try:
         client = aws_client("s3", settings, settings.s3_endpoint)
         pages = client.get_paginator("list_multipart_uploads").paginate(**place)
-        uploads = [each for page in pages for each in page.get("Uploads", []) if _is_left(each, before)]
+        uploads = [each for page in pages for each in page.get("Uploads", []) if _is_left(each, ours, before)]
         for each in uploads:
             client.abort_multipart_upload(Bucket=place["Bucket"], Key=each["Key"], UploadId=each["UploadId"])
     except (BotoCoreError, ClientError) as refused:
@@ -32,6 +32,6 @@ def give_up_uploads(location: str, settings: "Settings", before: datetime, say: 
         say(f"{len(uploads)} uploads were given up that runs had begun before {before:%Y-%m-%d %H:%M} and never ended")
 
 
-def _is_left(upload: dict[str, Any], before: datetime) -> bool:
+def _is_left(upload: dict[str, Any], ours: str, before: datetime) -> bool:
     name = upload["Key"].rpartition("/")[2]
-    return bool(name.startswith(OURS) and upload["Initiated"] < before)
+    return bool(name.startswith(ours) and upload["Initiated"] < before)
