@@ -19,7 +19,7 @@ from compaction_platform.compact.reconcile import needs_a_clock
 from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
-from compaction_platform.compact.uploads import can_commit_by_copy, remove_leftovers
+from compaction_platform.compact.uploads import Upload, can_commit_by_copy, remove_leftovers
 from compaction_platform.compact.written import Verify
 from compaction_platform.lake.file_sizes import Sizes
 from compaction_platform.lake.objects import PIECE, Objects
@@ -46,6 +46,7 @@ class Directory:
     target_uri: str | None = None
     trash_for: timedelta = timedelta(hours=72)
     verify: Verify = "full"
+    upload: Upload = "whole"
     exactly: bool = False  # join only files of the very same Parquet schema
     grace: timedelta = timedelta()  # files that changed this recently are left for the next run
 
@@ -171,7 +172,7 @@ class CompactRun:
             not_removed |= later
             removed += also_removed
         not_removed |= self._empty_trash()
-        if self._is_large(plan):
+        if self._uploads_while_made(plan):
             remove_leftovers(self.target, self.settings, self.now(), self.say)
         after = self._sizes_now(prefixes)
         return Report(surveys, after, tuple(done), failed, removed, not_removed, time.monotonic() - began)
@@ -201,7 +202,7 @@ class CompactRun:
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
         how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
-        while_made = self._is_large(plan) and can_commit_by_copy(self.target)
+        while_made = self._uploads_while_made(plan) and can_commit_by_copy(self.target)
         rewrite = Rewrite(self.source, self.target, how, removal, while_made, frozenset(settled))
         finished = 0
         told: set[Ways] = set()
@@ -217,9 +218,9 @@ class CompactRun:
             self.progress(plan.input_bytes, finished)
         return done, failed
 
-    def _is_large(self, plan: Plan) -> bool:
-        """Whether outputs may be uploaded while they are made."""
-        return not self.target.is_local and any(each.size > HELD_BACK + PIECE for each in plan.bins)
+    def _uploads_while_made(self, plan: Plan) -> bool:
+        is_wanted = self.directory.upload == "while_made" and not self.target.is_local
+        return is_wanted and any(each.size > HELD_BACK + PIECE for each in plan.bins)
 
     def _finish_earlier(self, plan: Plan, removal: Removal) -> dict[str, str]:
         """What an earlier run has left to do."""

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectExists, Objects
@@ -16,6 +17,7 @@ from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.uploads import give_up_uploads
 
+Upload = Literal["whole", "while_made"]
 HIDDEN = "_compaction/uploads"
 LEFT_AFTER = timedelta(hours=24)
 

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 
 from compaction_platform.compact import reconcile, run, stitching, uploads
+from compaction_platform.compact.report import Report
 from compaction_platform.compact.uploads import HIDDEN
 from compaction_platform.lake import objects
 from compaction_platform.lake.aws import aws_client
@@ -37,6 +38,10 @@ def yard(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Yard:
         raw = [chance.randbytes(ROW_BYTES) for _ in range(ROWS)]
         yard.put(f"{number}.parquet", pyarrow.table({"id": range(number * ROWS, (number + 1) * ROWS), "raw": raw}))
     return yard
+
+
+def compact(yard: Yard) -> Report:
+    return yard.compact(upload="while_made")
 
 
 def every_row_once(yard: Yard) -> None:
@@ -82,7 +87,7 @@ def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_pro
         return real(*given, **options)
 
     monkeypatch.setattr(stitching, "proved", watched)
-    report = yard.compact()
+    report = compact(yard)
     assert seen == [([True], [])]
     assert [each.engine for each in report.done] == ["stitch"]
     is_compacted(yard)
@@ -101,7 +106,7 @@ def test_an_output_that_is_not_proved_is_given_up_and_the_next_engine_begins_ane
         raise CannotStitch("it is not what it should be")
 
     monkeypatch.setattr(stitching, "proved", refused)
-    report = yard.compact()
+    report = compact(yard)
     assert [each.engine for each in report.done] == ["re-encode"]
     assert during == [[True]]
     is_compacted(yard)
@@ -116,7 +121,7 @@ def test_a_store_that_refuses_a_part_gets_the_file_whole(yard: Yard, monkeypatch
         raise StoreRefused("busy")
 
     monkeypatch.setattr(Growing, "write", refuse)
-    assert yard.compact().failed == {}
+    assert compact(yard).failed == {}
     assert len(refusals) == 1
     is_compacted(yard)
     assert (hidden(yard), unfinished(yard)) == ([], [])
@@ -125,7 +130,7 @@ def test_a_store_that_refuses_a_part_gets_the_file_whole(yard: Yard, monkeypatch
 def test_a_store_that_loses_a_part_changes_nothing(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Growing.write
     monkeypatch.setattr(Growing, "write", lambda growing, data: real(growing, bytes(data)[:-1]))
-    (problem,) = yard.compact().failed.values()
+    (problem,) = compact(yard).failed.values()
     assert "not as large" in problem
     assert (len(yard.files()), yard.outputs(), hidden(yard)) == (FILES, [], [])
     every_row_once(yard)
@@ -141,11 +146,11 @@ def test_of_two_runs_that_make_the_same_file_one_commits(yard: Yard, monkeypatch
     def copy(store: Objects, source: str, target: str, *, overwrite: bool = False) -> None:
         if not happened and not target.startswith(HIDDEN):
             happened.append(None)
-            happened.append(yard.compact())
+            happened.append(compact(yard))
         real(store, source, target, overwrite=overwrite)
 
     monkeypatch.setattr(Objects, "copy", copy)
-    report = yard.compact()
+    report = compact(yard)
     assert len(happened) == 2 and [each.is_somebody_elses for each in happened[1].done] == [False]
     assert [each.is_somebody_elses for each in report.done] == [True]
     is_compacted(yard)
@@ -158,6 +163,14 @@ def test_a_store_that_would_copy_over_a_file_gets_files_whole(yard: Yard, monkey
     monkeypatch.setattr(Objects, "copy", lambda store, source, target, **_: real(store, source, target, overwrite=True))
     monkeypatch.setattr(Objects, "begin", lambda store, key: begun.append(key))
     assert uploads.can_commit_by_copy(yard.store) is False
+    assert compact(yard).failed == {}
+    assert begun == []
+    is_compacted(yard)
+
+
+def test_nothing_is_hidden_if_that_is_not_declared(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(Objects, "begin", lambda store, key: begun.append(key))
     assert yard.compact().failed == {}
     assert begun == []
     is_compacted(yard)
@@ -190,7 +203,7 @@ if point == "while it is made":
     stitching.proved = die
 elif point == "before it is copied to its place":
     Objects.copy = die_at_the_commit
-CompactRun(Directory(uri), load_settings(), lambda: Spread(None, 1)).run()
+CompactRun(Directory(uri, upload="while_made"), load_settings(), lambda: Spread(None, 1)).run()
 """
 
 
@@ -211,7 +224,7 @@ def test_what_a_killed_run_has_left_is_not_seen_and_is_removed_later(
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
     assert (len(hidden(yard)), unfinished(yard)) == left
     assert (len(yard.files()), yard.outputs()) == (FILES, [])
-    assert yard.compact().failed == {}
+    assert compact(yard).failed == {}
     is_compacted(yard)
     assert (len(hidden(yard)), unfinished(yard)) == left, "it might be another run's that is at work"
     monkeypatch.setattr(uploads, "LEFT_AFTER", timedelta(hours=-1))
@@ -224,6 +237,6 @@ def test_what_a_killed_run_has_left_is_not_seen_and_is_removed_later(
 def test_a_run_with_large_outputs_looks_for_leftovers(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     yard.store.write(f"{HIDDEN}/left", b"by a killed run")
     monkeypatch.setattr(uploads, "LEFT_AFTER", timedelta(hours=-1))
-    assert yard.compact().failed == {}
+    assert compact(yard).failed == {}
     assert hidden(yard) == []
     is_compacted(yard)
