@@ -30,6 +30,7 @@ def spark_connect(data: Path, ports: Ports, credentials: Credentials, config: di
         "spark.connect.grpc.binding.port": str(ports.spark_connect),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(data / "warehouse"),
+        "spark.sql.shuffle.partitions": "8",  # 200, the default, is for a cluster: here it is mostly empty tasks
     }
     properties = data / "spark.properties"
     properties.write_text("".join(f"{name} {value}\n" for name, value in sorted(config.items())))
