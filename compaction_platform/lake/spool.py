@@ -67,7 +67,10 @@ class Spool(io.RawIOBase):
         return self._local.tell()
 
     def truncate(self, size: int | None = None, /) -> int:
-        return self._local.truncate(size)
+        left = self._local.truncate(size)
+        if left < self._sent:
+            self._give_up()
+        return left
 
     def flush(self) -> None:
         if not self._local.closed:

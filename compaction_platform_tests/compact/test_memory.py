@@ -57,7 +57,7 @@ def most_memory_here(place: Path, listed: list[Listed], most_in_memory: int) -> 
     fetched = fetch(Held(f"file://{place}"), listed)
     with joined(fetched.inputs, How(Encoding(row_group_bytes=ROW_GROUP)), 2, "out") as found:
         assert found.written is not None and found.written.engine == "stitch"
-        assert found.size > len(listed) * MB
+        assert found.file is not None and found.file.size > len(listed) * MB
     return int(tracemalloc.get_traced_memory()[1] + pyarrow.default_memory_pool().max_memory())
 
 

@@ -91,6 +91,16 @@ def test_what_was_sent_and_is_written_again_is_sent_anew(store: Objects, tmp_pat
     assert bytes(store.read("key")) == b"b" * 4000
 
 
+def test_what_was_sent_and_is_cut_off_is_sent_anew(store: Objects, tmp_path: Path) -> None:
+    with Spool(tmp_path / "file", store, "key") as made:
+        made.write(b"a" * 5000)
+        made.truncate(1200)
+        made.seek(0, 2)
+        made.write(b"b" * 4000)
+        assert made.complete()
+    assert bytes(store.read("key")) == b"a" * 1200 + b"b" * 4000
+
+
 def test_any_order_of_writing_gives_the_same_file_in_both_places(store: Objects, tmp_path: Path) -> None:
     for seed in range(60):
         chance = random.Random(seed)
