@@ -18,10 +18,13 @@ from pyspark.daemon import manager
 from compaction_platform.lake import data_file_rows, data_files, fingerprint, footers, objects, spread
 from compaction_platform.lake.stitch import proof
 
+GARBAGE_AT_LEAST = 50_000  # values made and not freed, before the collector looks for some
 PRELOADED = (numpy, obstore, pyarrow, pyarrow.compute, pyarrow.parquet, xxhash)
 PRELOADED_OF_OURS = (data_file_rows, data_files, fingerprint, footers, objects, spread, proof)
 
 if __name__ == "__main__":
-    # What is loaded stays. Otherwise the collector of each worker looks at all of it again and again.
+    # What is loaded stays, and tasks make many small values that go with the task. Otherwise the collector of each
+    # worker looks at all of it again and again.
     gc.freeze()
+    gc.set_threshold(GARBAGE_AT_LEAST)
     manager()  # type: ignore[no-untyped-call]

@@ -1,11 +1,13 @@
 """The footer of a Parquet file: where its columns lie and what is said about them. Read, and written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from compaction_platform.lake.parquet_format.forms import FormReader, Path, Values
 from compaction_platform.lake.parquet_format.thrift import (
     BINARY,
+    FALSE,
     I32,
     I64,
     LIST,
@@ -16,9 +18,9 @@ from compaction_platform.lake.parquet_format.thrift import (
     Struct,
     ThriftInvalid,
     list_head,
-    parse_fields,
+    parse,
+    parse_list_head,
     parse_value,
-    parse_varint,
     serialize,
     slot,
     varint,
@@ -108,17 +110,16 @@ class Footer:
 
 
 class FooterReader:
-    """Reads footers that have much in common: what was there before, byte for byte, is not read again. (Thrift's values
-    say where they end: bytes that begin like a whole value are that value.)"""
+    """Reads footers that have much in common: columns by their form, and what is the same byte for byte only once.
+    (Thrift's values say where they end: bytes that begin like a whole value are that value.)"""
 
     def __init__(self) -> None:
-        self._schema = b""
-        self._columns: list[_ColumnReader] = []  # by the place of the column
+        self._columns: list[FormReader] = []  # by the place of the column
         self._row_group: Mapping[int, Reader] = {slot(1, LIST): self._chunks}
         self._file: Mapping[int, Reader] = {
-            slot(_SCHEMA, LIST): self._known_schema,
+            slot(_SCHEMA, LIST): _AsWritten().read,
             slot(_ROW_GROUPS, LIST): self._row_groups,
-            slot(_COLUMN_ORDERS, LIST): _as_written,
+            slot(_COLUMN_ORDERS, LIST): _AsWritten().read,
         }
 
     def read(self, data: Any) -> Footer:
@@ -129,152 +130,124 @@ class FooterReader:
             raise ThriftInvalid("it has no footer, or one that is encrypted")
         try:
             return self._footer(bytes(view[-8 - length : -8]))
-        except (IndexError, KeyError, TypeError, AttributeError) as lacking:
-            raise ThriftInvalid("its footer is cut off, or lacks a field") from lacking
+        except (KeyError, TypeError, AttributeError) as lacking:
+            raise ThriftInvalid("its footer lacks a field") from lacking
 
     def _footer(self, data: bytes) -> Footer:
-        found, _ = parse_fields(data, 0, self._file)
+        found, _ = parse(data, 0, self._file)
         if _ENCRYPTION in found or _SCHEMA not in found or _ROW_GROUPS not in found:
             raise ThriftInvalid("its footer says nothing about rows, or is encrypted")
-        pairs = found.get(_KEY_VALUES)
+        pairs = found.get_value(_KEY_VALUES)
         return Footer(
-            found.get(_VERSION, 1),
-            found[_SCHEMA],
-            found[_ROW_GROUPS],
+            found.get_value(_VERSION, 1),
+            found.get_value(_SCHEMA),
+            found.get_value(_ROW_GROUPS),
             {each.get_value(1, b""): each.get_value(2, b"") for each in pairs.items} if pairs else {},
-            found.get(_CREATED_BY, b""),
-            found.get(_COLUMN_ORDERS, b""),
+            found.get_value(_CREATED_BY, b""),
+            found.get_value(_COLUMN_ORDERS, b""),
         )
 
-    def _known_schema(self, data: bytes, place: int) -> tuple[bytes, int]:
-        schema = self._schema  # another thread may read at the same time
-        if schema and data.startswith(schema, place):
-            return schema, place + len(schema)
-        self._schema, place = found = _as_written(data, place)
-        return found
-
     def _row_groups(self, data: bytes, place: int) -> tuple[list[RowGroup], int]:
-        size, place = _list_size(data, place)
+        size, place = _structures(data, place)
         groups = []
         for _ in range(size):
-            told, place = parse_fields(data, place, self._row_group)
-            if not isinstance(told.get(1), list):
+            told, place = parse(data, place, self._row_group)
+            chunks = told.get_value(1)
+            if not isinstance(chunks, list):
                 raise ThriftInvalid("a row group has no columns")
-            groups.append(RowGroup(_number(told.get(3)), told[1], told.get(4)))
+            groups.append(RowGroup(_number(told.get_value(3)), chunks, told.get_value(4)))
         return groups, place
 
     def _chunks(self, data: bytes, place: int) -> tuple[list[Chunk], int]:
-        size, place = _list_size(data, place)
+        size, place = _structures(data, place)
         chunks = []
         for number in range(size):
             if number >= len(self._columns):  # a list may claim more than there are
-                self._columns.append(_ColumnReader())
-            told, place = parse_fields(data, place, self._columns[number].outside)
-            chunk = told.get(3)
-            if not isinstance(chunk, Chunk) or 1 in told or 8 in told:
-                raise ThriftInvalid("a column is encrypted, or in another file")
-            if 4 in told and 5 in told:
-                chunk.offset_index = (told[4], told[5])
-            if 6 in told and 7 in told:
-                chunk.column_index = (told[6], told[7])
-            chunks.append(chunk)
+                self._columns.append(FormReader(_OF_A_COLUMN, _WHAT_IT_IS))
+            told, place = self._columns[number].read(data, place, len(data))
+            chunks.append(_chunk(told))
         return chunks, place
 
 
-_WHAT_IT_IS = frozenset((1, 2, 3, 4))  # fields of a column's description
+_OF_A_COLUMN = {
+    (1,): "elsewhere",
+    (3, 1): "physical",
+    (3, 2): "encodings",
+    (3, 3): "path",
+    (3, 4): "codec",
+    (3, 5): "values",
+    (3, 6): "uncompressed",
+    (3, 7): "compressed",
+    (3, 9): "data_page",
+    (3, 11): "dictionary_page",
+    (3, 12, 1): "old_high",
+    (3, 12, 2): "old_low",
+    (3, 12, 3): "nulls",
+    (3, 12, 5): "high",
+    (3, 12, 6): "low",
+    (3, 12, 7): "high_is_exact",
+    (3, 12, 8): "low_is_exact",
+    (3, 16): "sizes",
+    (3, 16, 1): "unencoded",
+    (3, 16, 2): "repetitions",
+    (3, 16, 3): "definitions",
+    (4,): "offset_index",
+    (5,): "offset_index_size",
+    (6,): "column_index",
+    (7,): "column_index_size",
+    (8,): "encrypted",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class _Head:
-    """How the description of a column begins: what it is, its fields 1 to 4."""
+def _chunk(told: Values) -> Chunk:
+    if "elsewhere" in told or "encrypted" in told:
+        raise ThriftInvalid("a column is encrypted, or in another file")
+    get = told.get
+    sizes = told["values"], told["compressed"], told["uncompressed"], told["data_page"]
+    dictionary_page = get("dictionary_page", 0)
+    if min(*sizes, dictionary_page) < 0:
+        raise ThriftInvalid("a size is not one")
+    known = Statistics(get("low"), get("high"), get("low_is_exact"), get("high_is_exact"), get("nulls"))
+    chunk = Chunk(
+        told["path"], told["physical"], told["codec"], *sizes, dictionary_page or None, told["encodings"], (), known
+    )
+    if "old_low" in told and "old_high" in told:
+        chunk.old_bounds = (told["old_low"], told["old_high"])
+    if "sizes" in told:
+        chunk.sizes = Sizes(get("unencoded"), get("repetitions"), get("definitions"))
+    if "offset_index" in told and "offset_index_size" in told:
+        chunk.offset_index = (told["offset_index"], told["offset_index_size"])
+    if "column_index" in told and "column_index_size" in told:
+        chunk.column_index = (told["column_index"], told["column_index_size"])
+    return chunk
 
-    data: bytes  # none if they are not in their usual form
-    path: tuple[str, ...]
-    physical: int
-    encodings: tuple[int, ...]
-    codec: int
+
+def _names(parts: list[bytes]) -> tuple[str, ...]:
+    return tuple(part.decode(errors="surrogateescape") for part in parts)
 
 
-class _ColumnReader:
-    """Reads what is said about one column, in one file after the other."""
+_WHAT_IT_IS: Mapping[Path, Callable[[list[Any]], Any]] = {(3, 2): tuple, (3, 3): _names}  # seldom another
+
+
+class _AsWritten:
+    """A list, not taken apart. If it is the one that was there before, byte for byte, it is not even read."""
 
     def __init__(self) -> None:
-        self.outside: Mapping[int, Reader] = {slot(3, STRUCT): self.read}
-        self._inside: Mapping[int, Reader] = {
-            slot(12, STRUCT): parse_fields,
-            slot(13, LIST): self._known_counts,
-            slot(16, STRUCT): _sizes,
-        }
-        self._head: _Head | None = None
-        self._counts = b""  # how many pages of each kind there are
+        self._last = b""
 
-    def read(self, data: bytes, place: int) -> tuple[Chunk, int]:
-        head = self._head
-        is_known = head is not None and bool(head.data) and data.startswith(head.data, place)
-        if head is not None and is_known:
-            told, end = parse_fields(data, place + len(head.data), self._inside, 4)
-            is_known = told.keys().isdisjoint(_WHAT_IT_IS)  # nothing of it is said again
-        if head is None or not is_known:
-            told, end = parse_fields(data, place, self._inside)
-            head = self._head = _head(data, place, told)
-        chunk = Chunk(
-            head.path,
-            head.physical,
-            head.codec,
-            _number(told[5]),
-            _number(told[7]),
-            _number(told[6]),
-            _number(told[9]),
-            _number(told.get(11) or 0) or None,
-            head.encodings,
-            sizes=told.get(16),
-        )
-        if 12 in told:
-            _tell(chunk, told[12])
-        return chunk, end
-
-    def _known_counts(self, data: bytes, place: int) -> tuple[None, int]:
-        counts = self._counts
-        if counts and data.startswith(counts, place):
-            return None, place + len(counts)
-        self._counts, place = _as_written(data, place)
-        return None, place
+    def read(self, data: bytes, place: int) -> tuple[bytes, int]:
+        last = self._last  # another thread may read at the same time
+        if last and data.startswith(last, place):
+            return last, place + len(last)
+        _, end = parse_value(data, LIST, place)
+        self._last = found = data[place:end]
+        return found, end
 
 
-def _head(data: bytes, place: int, told: dict[int, Any]) -> _Head:
-    """What a column says about itself."""
-    path = tuple(part.decode(errors="surrogateescape") for part in told[3].items)
-    encodings = tuple(told[2].items)
-    usual = _description(told[1], encodings, path, told[4])
-    return _Head(usual if data.startswith(usual, place) else b"", path, told[1], encodings, told[4])
-
-
-def _as_written(data: bytes, place: int) -> tuple[bytes, int]:
-    """A list, not taken apart."""
-    _, end = parse_value(data, LIST, place)
-    return data[place:end], end
-
-
-def _sizes(data: bytes, place: int) -> tuple[Sizes, int]:
-    told, place = parse_fields(data, place, _HISTOGRAMS)
-    return Sizes(told.get(1), told.get(2), told.get(3)), place
-
-
-def _histogram(data: bytes, place: int) -> tuple[list[int], int]:
-    found, place = parse_value(data, LIST, place)
-    return found.items, place
-
-
-_HISTOGRAMS: Mapping[int, Reader] = {slot(2, LIST): _histogram, slot(3, LIST): _histogram}
-
-
-def _list_size(data: bytes, place: int) -> tuple[int, int]:
+def _structures(data: bytes, place: int) -> tuple[int, int]:
     """How many structures a list has, and where the first begins."""
-    size, kind = data[place] >> 4, data[place] & 0x0F
-    place += 1
-    if size == 15:
-        size, place = parse_varint(data, place)
-    if kind != STRUCT or size > len(data) - place:
+    size, kind, place = parse_list_head(data, place)
+    if kind != STRUCT:
         raise ThriftInvalid("a list is not what it should be")
     return size, place
 
@@ -283,13 +256,6 @@ def _number(value: Any) -> int:
     if not isinstance(value, int) or value < 0:
         raise ThriftInvalid("a size is not one")
     return value
-
-
-def _tell(chunk: Chunk, told: dict[int, Any]) -> None:
-    get = told.get
-    chunk.statistics = Statistics(get(6), get(5), get(8), get(7), get(3))
-    if 1 in told and 2 in told:
-        chunk.old_bounds = (told[2], told[1])
 
 
 # ---------------------------------------------------------------- writing
@@ -407,32 +373,26 @@ def _sizes_struct(sizes: Sizes) -> Struct:
 # ---------------------------------------------------------------- page indexes
 
 
-@dataclass(slots=True)
-class PageLocation:
-    place: int
-    size: int  # with its header
-    first_row: int
+PageLocation = tuple[int, int, int]  # its place, its size with its header, and its first row
 
 
 def offset_index_bytes(pages: Sequence[PageLocation]) -> bytes:
     """There is an entry for each page of each column: they are written as they are, without a structure for each."""
     locations = [
-        b"\x16" + varint(page.place << 1) + b"\x15" + varint(page.size << 1) + b"\x16" + varint(page.first_row << 1)
-        for page in pages
+        b"\x16%b\x15%b\x16%b" % (varint(place << 1), varint(size << 1), varint(first_row << 1))
+        for place, size, first_row in pages
     ]
     return b"\x19" + list_head(len(pages), STRUCT) + b"\0".join((*locations, b"\0"))
 
 
 def column_index_bytes(pages: Sequence[Statistics], is_null: Sequence[bool], order: int) -> bytes:
     """`order`: 0 none, 1 ascending, 2 descending."""
-    index = Struct(
-        {
-            1: (LIST, ListOf(TRUE, list(is_null))),
-            2: (LIST, ListOf(BINARY, [page.low or b"" for page in pages])),
-            3: (LIST, ListOf(BINARY, [page.high or b"" for page in pages])),
-            4: (I32, order),
-        }
-    )
-    if all(page.nulls is not None for page in pages):
-        index.set_value(5, LIST, ListOf(I64, [page.nulls for page in pages]))
-    return serialize(index)
+    size = len(pages)
+    parts = [b"\x19", list_head(size, TRUE), bytes([TRUE if each else FALSE for each in is_null])]
+    for bounds in ([page.low or b"" for page in pages], [page.high or b"" for page in pages]):
+        parts += (b"\x19", list_head(size, BINARY), *[varint(len(bound)) + bound for bound in bounds])
+    parts += (b"\x15", zigzag(order))
+    nulls = [page.nulls for page in pages]
+    if None not in nulls:
+        parts += (b"\x19", list_head(size, I64), *[varint((count or 0) << 1) for count in nulls])
+    return b"".join((*parts, b"\0"))

@@ -1,25 +1,18 @@
 """The pages of a column: their headers, read and written. What is inside a page is not looked at."""
 
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from isal.isal_zlib import crc32
+
 from compaction_platform.lake.parquet_format.footer import Chunk
-from compaction_platform.lake.parquet_format.thrift import (
-    STRUCT,
-    Reader,
-    ThriftInvalid,
-    parse_fields,
-    slot,
-    varint,
-    zigzag,
-)
+from compaction_platform.lake.parquet_format.forms import FormReader, Values
+from compaction_platform.lake.parquet_format.thrift import ThriftInvalid, varint, zigzag
 
 DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
 PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 5, 8
 
-_USUAL_HEADER = 256
 _LONGEST_HEADER = 1 << 20  # it may hold statistics: two values of any length
 
 
@@ -60,77 +53,89 @@ class Page:
         return (*told, self.nulls, self.rows, self.definitions, self.repetitions)
 
 
-def pages_of(data: memoryview, chunk: Chunk, *, check: bool = True) -> Iterator[Page]:
+class HeaderReader(FormReader):
+    """Reads the headers of pages; best of all, those of one column."""
+
+    def __init__(self) -> None:
+        super().__init__(_OF_A_PAGE)
+
+
+def pages_of(data: memoryview, chunk: Chunk, *, check: bool = True, headers: HeaderReader | None = None) -> list[Page]:
     """The pages of a column in their order. Checksums are checked where there are any; unless whoever decodes the pages
-    does that. `data` is the whole file."""
+    does that. `data` is the whole file. `headers` has read those of the same column in other files."""
+    headers = headers or _ANY_COLUMN
     place = chunk.start
     end = place + chunk.compressed
     if not 4 <= place <= end <= len(data):
         raise ThriftInvalid("a column lies outside of the file")
+    pages = []
     values = uncompressed = 0
     while place < end:
-        header, begins = _header(data, place, end)
-        size, checksum = header.get(3), header.get(4, 0)
-        if not isinstance(size, int) or not isinstance(checksum, int) or not 0 <= size <= end - begins:
-            raise ThriftInvalid("a page is longer than its column, or does not say how long it is")
-        page = _page(header, data[begins : begins + size])
-        if check and page.has_checksum and zlib.crc32(page.data) != checksum & 0xFFFFFFFF:
+        told, begins = headers.read(data, place, min(end, place + _LONGEST_HEADER))
+        page = _page(told, data, begins, end)
+        if check and page.has_checksum and crc32(page.data) != told["checksum"] & 0xFFFFFFFF:
             raise PageDamaged("the checksum of a page does not hold")
         values += 0 if page.kind == DICTIONARY else page.values
         uncompressed += begins - place + page.uncompressed
         place = begins + len(page.data)
-        yield page
+        pages.append(page)
     if values != chunk.values:
         raise ThriftInvalid(f"the pages of a column have {values} values, its footer says {chunk.values}")
     if uncompressed != chunk.uncompressed:
         raise ThriftInvalid("the pages of a column have another size than its footer says")
+    return pages
 
 
-def _header(data: memoryview, place: int, end: int) -> tuple[dict[int, Any], int]:
-    for most in (_USUAL_HEADER, _LONGEST_HEADER):
-        try:
-            header, length = parse_fields(bytes(data[place : min(end, place + most)]), 0, _INSIDE)
-        except (IndexError, ThriftInvalid):
-            continue
-        return header, place + length
-    raise ThriftInvalid("the header of a page is cut off, or none")
-
-
-def _page(header: dict[int, Any], data: memoryview) -> Page:
+def _page(told: Values, data: memoryview, begins: int, end: int) -> Page:
     try:
-        kind, uncompressed = header[1], header[2]
-        has_checksum = 4 in header
-        told = header[_ABOUT.get(kind, 0)]
-        if not isinstance(told, dict):
-            raise ThriftInvalid("a page header is not one")
+        kind, uncompressed, size, has_checksum = told["kind"], told["uncompressed"], told["size"], "checksum" in told
+        if not 0 <= size <= end - begins or not isinstance(told.get("checksum", 0), int):
+            raise ThriftInvalid("a page is longer than its column, or has no checksum where one is told")
+        body = data[begins : begins + size]
         if kind == DATA:
-            page = Page(DATA, told[1], told[2], uncompressed, data, has_checksum, (told[3], told[4]))
+            levels = (told["definition_levels"], told["repetition_levels"])
+            page = Page(DATA, told["values"], told["encoding"], uncompressed, body, has_checksum, levels)
             smallest = min(page.values, uncompressed)
         elif kind == DATA_V2:
-            page = Page(DATA_V2, told[1], told[4], uncompressed, data, has_checksum)
-            page.nulls, page.rows, page.definitions, page.repetitions = told[2], told[3], told[5], told[6]
-            page.is_compressed = told.get(7, True)
+            page = Page(DATA_V2, told["values_2"], told["encoding_2"], uncompressed, body, has_checksum)
+            page.nulls, page.rows = told["nulls"], told["rows"]
+            page.definitions, page.repetitions = told["definitions"], told["repetitions"]
+            page.is_compressed = told.get("is_compressed", True)
             smallest = min(page.values, uncompressed, page.nulls, page.rows, page.definitions, page.repetitions)
-        else:
-            page = Page(DICTIONARY, told[1], told[2], uncompressed, data, has_checksum)
+        elif kind == DICTIONARY:
+            page = Page(DICTIONARY, told["entries"], told["encoding_of_entries"], uncompressed, body, has_checksum)
             smallest = min(page.values, uncompressed)
-    except (KeyError, AttributeError, TypeError) as missing:
+        else:
+            raise ThriftInvalid("a page is of no known kind")
+    except (KeyError, TypeError) as missing:
         raise ThriftInvalid("a page header lacks a field") from missing
     if smallest < 0:
         raise ThriftInvalid("a page header has a negative size")
-    if page.definitions + page.repetitions > min(len(data), uncompressed) or page.nulls > page.values:
+    if page.definitions + page.repetitions > min(size, uncompressed) or page.nulls > page.values:
         raise ThriftInvalid("a page header contradicts itself")
     return page
 
 
-def _inside(data: bytes, place: int) -> tuple[dict[int, Any], int]:
-    """What is said about a page of one kind, and statistics, which are not used: they are in the footer, too."""
-    return parse_fields(data, place, _STATISTICS)
-
-
-_STATISTICS: Mapping[int, Reader] = {slot(5, STRUCT): parse_fields, slot(8, STRUCT): parse_fields}
-_ABOUT = {DATA: 5, DICTIONARY: 7, DATA_V2: 8}  # the field that says more about a page of that kind
-_INSIDE: Mapping[int, Reader] = {slot(number, STRUCT): _inside for number in _ABOUT.values()}
+_OF_A_PAGE = {
+    (1,): "kind",
+    (2,): "uncompressed",
+    (3,): "size",
+    (4,): "checksum",
+    (5, 1): "values",
+    (5, 2): "encoding",
+    (5, 3): "definition_levels",
+    (5, 4): "repetition_levels",
+    (7, 1): "entries",
+    (7, 2): "encoding_of_entries",
+    (8, 1): "values_2",
+    (8, 2): "nulls",
+    (8, 3): "rows",
+    (8, 4): "encoding_2",
+    (8, 5): "definitions",
+    (8, 6): "repetitions",
+    (8, 7): "is_compressed",
+}
+_ANY_COLUMN = HeaderReader()
 
 
 # ---------------------------------------------------------------- writing
@@ -140,7 +145,7 @@ def header_of(page: Page, *, checksum: bool = True) -> bytes:
     """A new header for these bytes, with their checksum and without statistics: those are in the page index."""
     head = _integers((page.kind, page.uncompressed, len(page.before) + len(page.data)))
     if checksum:
-        unsigned = zlib.crc32(page.data, zlib.crc32(page.before))
+        unsigned = crc32(page.data, crc32(page.before)) if page.before else crc32(page.data)
         head += b"\x15" + zigzag(unsigned - (1 << 32) if unsigned >> 31 else unsigned)
     step = 0 if checksum else 1 << 4  # fields are told by their distance from the one before
     if page.kind == DATA:

@@ -1,7 +1,7 @@
 """Thrift's compact protocol, which Parquet's footers and page headers are written in, as plain values.
 
-Nothing is known about Parquet here. Fields this project has never heard of survive, in their place. A footer has
-hundreds of fields, and a run reads thousands of footers: what is read most is read inline, not by a call.
+Nothing is known about Parquet here. Fields this project has never heard of survive, in their place. What
+there is much of is read by its form (forms.py), without these values.
 """
 
 import struct
@@ -48,10 +48,11 @@ class MapOf:
     items: list[tuple[Any, Any]]
 
 
-def parse(data: bytes | memoryview, start: int = 0) -> tuple[Struct, int]:
-    """The structure that begins there, and where it ends. Bytes are read faster than a view of them."""
+def parse(data: bytes | memoryview, start: int = 0, readers: Mapping[int, Reader] = NO_READERS) -> tuple[Struct, int]:
+    """The structure that begins there, and where it ends. Fields for which there is a reader, by `slot`, are what that
+    makes of them. Bytes are read faster than a view of them."""
     try:
-        return _struct(data if isinstance(data, bytes) else memoryview(data).cast("B"), start, 0)
+        return _struct(data if isinstance(data, bytes) else memoryview(data).cast("B"), start, 0, readers)
     except (IndexError, struct.error) as cut_off:
         raise ThriftInvalid("the structure is cut off") from cut_off
 
@@ -62,48 +63,6 @@ def parse_value(data: bytes | memoryview, kind: int, start: int) -> tuple[Any, i
         return _value(data, start, kind, 0)
     except (IndexError, struct.error) as cut_off:
         raise ThriftInvalid("the structure is cut off") from cut_off
-
-
-def parse_fields(
-    data: bytes, place: int, readers: Mapping[int, Reader] = NO_READERS, number: int = 0
-) -> tuple[dict[int, Any], int]:
-    """The fields of the structure that begins there, without their kinds, and where it ends; or what is left of it
-    behind the field of that number. What lies deeper is read by the `readers`, by `slot`, or becomes a structure as
-    `parse` makes it. Raises IndexError where bytes end."""
-    found: dict[int, Any] = {}
-    while kind := (head := data[place]) & 15:
-        place += 1
-        if head > 15:
-            number += head >> 4
-        else:
-            number, place = _zigzag(data, place)
-        if I16 <= kind <= I64:
-            value = data[place]
-            place += 1
-            if value > 0x7F:
-                byte = data[place]
-                place += 1
-                value += (byte << 7) - 0x80
-                if byte > 0x7F:
-                    more, place = parse_varint(data, place)
-                    value += (more << 14) - (1 << 14)
-            found[number] = (value >> 1) ^ -(value & 1)
-        elif kind == BINARY:
-            length = data[place]
-            place += 1
-            if length > 0x7F:
-                length, place = parse_varint(data, place - 1)
-            if length > len(data) - place:
-                raise ThriftInvalid("the structure is cut off")
-            found[number] = data[place : place + length]
-            place += length
-        elif kind <= FALSE:
-            found[number] = kind == TRUE
-        elif reader := readers.get(number << 4 | kind):
-            found[number], place = reader(data, place)
-        else:
-            found[number], place = _value(data, place, kind, 0)
-    return found, place + 1
 
 
 def slot(number: int, kind: int) -> int:
@@ -123,6 +82,23 @@ def parse_varint(data: Any, place: int) -> tuple[int, int]:
         shift += 7
         if shift > LONGEST_NUMBER:
             raise ThriftInvalid("a number is too long")
+
+
+def parse_zigzag(data: Any, place: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value, place = parse_varint(data, place)
+    return (value >> 1) ^ -(value & 1), place
+
+
+def parse_list_head(data: Any, place: int) -> tuple[int, int, int]:
+    """How many items a list has, of which kind, and where the first begins."""
+    size, kind = data[place] >> 4, data[place] & 0x0F
+    place += 1
+    if size == 15:
+        size, place = parse_varint(data, place)
+    if size > len(data) - place:  # every item takes a byte at least
+        raise ThriftInvalid("a list claims more items than there are bytes")
+    return size, kind, place
 
 
 def serialize(value: Struct, last: int = 0) -> bytes:
@@ -157,7 +133,7 @@ def zigzag(value: int) -> bytes:
 # ---------------------------------------------------------------- reading
 
 
-def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
+def _struct(data: Any, place: int, depth: int, readers: Mapping[int, Reader] = NO_READERS) -> tuple[Struct, int]:
     if depth > DEEPEST:
         raise ThriftInvalid("structures are nested too deeply")
     found = Struct()
@@ -167,7 +143,7 @@ def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
         if head > 15:
             number += head >> 4
         else:
-            number, place = _zigzag(data, place)
+            number, place = parse_zigzag(data, place)
         if I16 <= kind <= I64:
             value = data[place]
             place += 1
@@ -185,6 +161,9 @@ def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
             place += length
         elif kind <= FALSE:
             found[number] = (TRUE, kind == TRUE)
+        elif reader := readers.get(slot(number, kind)):
+            value, place = reader(data, place)
+            found[number] = (kind, value)
         else:
             value, place = _value(data, place, kind, depth)
             found[number] = (kind, value)
@@ -193,7 +172,7 @@ def _struct(data: Any, place: int, depth: int) -> tuple[Struct, int]:
 
 def _value(data: Any, place: int, kind: int, depth: int) -> tuple[Any, int]:
     if I16 <= kind <= I64:
-        return _zigzag(data, place)
+        return parse_zigzag(data, place)
     if kind == STRUCT:
         return _struct(data, place, depth + 1)
     if kind in (LIST, SET):
@@ -215,12 +194,7 @@ def _value(data: Any, place: int, kind: int, depth: int) -> tuple[Any, int]:
 def _list(data: Any, place: int, depth: int) -> tuple[ListOf, int]:
     if depth > DEEPEST:
         raise ThriftInvalid("structures are nested too deeply")
-    size, kind = data[place] >> 4, data[place] & 0x0F
-    place += 1
-    if size == 15:
-        size, place = parse_varint(data, place)
-    if size > len(data) - place:  # every item takes a byte at least
-        raise ThriftInvalid("a list claims more items than there are bytes")
+    size, kind, place = parse_list_head(data, place)
     items = []
     for _ in range(size):
         item, place = _value(data, place, kind, depth + 1)
@@ -249,11 +223,6 @@ def _take(data: Any, place: int, length: int) -> bytes:
     if length > len(data) - place:
         raise ThriftInvalid("the structure is cut off")
     return bytes(data[place : place + length])
-
-
-def _zigzag(data: Any, place: int) -> tuple[int, int]:
-    value, place = parse_varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
 
 
 # ---------------------------------------------------------------- writing

@@ -42,7 +42,7 @@ def encoded(column: Column, parts: Sequence[Part], reason: str) -> NewColumn:
     (chunk,) = footer.row_groups[0].chunks
     if chunk.values != sum(each.chunk.values for each in column.pieces):
         raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it with other levels")
-    pages = list(pages_of(data, chunk))
+    pages = pages_of(data, chunk)
     dictionary = pages.pop(0) if pages[0].kind == DICTIONARY else None
     known = Statistics(column.known.low, column.known.high)
     rows = [table.num_rows] if len(pages) == 1 else [None if leaf.repetition else page.values for page in pages]

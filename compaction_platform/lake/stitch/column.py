@@ -17,6 +17,7 @@ from compaction_platform.lake.parquet_format.pages import (
     PLAIN,
     PLAIN_DICTIONARY,
     RLE,
+    HeaderReader,
     Page,
     pages_of,
 )
@@ -94,9 +95,9 @@ class NewColumn:
 Run = list[tuple[Piece, Taken]]
 
 
-def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, *, ordered: bool) -> Piece:
+def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: HeaderReader, *, ordered: bool) -> Piece:
     """A chunk with its pages, their checksums checked."""
-    pages = [page for page in pages_of(file, chunk) if page.values or page.kind == DICTIONARY]
+    pages = [page for page in pages_of(file, chunk, headers=headers) if page.values or page.kind == DICTIONARY]
     dictionary = None
     if pages and pages[0].kind == DICTIONARY:
         dictionary = pages.pop(0)
@@ -202,13 +203,13 @@ class Column:
         if each.leaf.definition < self.leaf.definition:
             new = _saying_that_none_is_null(new, self.leaf)
         alone = len(each.pages) == 1
-        known = Statistics(each.known.low, each.known.high)
-        if alone or each.known.nulls == 0:
-            known.nulls = each.known.nulls
-        elif page.kind == DATA_V2:
-            known.nulls = page.nulls
-        elif is_all_null(each.known, each.chunk.values):
-            known.nulls = page.values
+        known = each.known
+        if not alone and known.nulls != 0:
+            known = Statistics(known.low, known.high)
+            if page.kind == DATA_V2:
+                known.nulls = page.nulls
+            elif is_all_null(each.known, each.chunk.values):
+                known.nulls = page.values
         return NewPage(new, known, self._rows(page, each, alone=alone))
 
     def _rows(self, page: Page, each: Piece, *, alone: bool) -> int | None:

@@ -3,7 +3,7 @@
 They are told to be the same only if everything that a reader goes by is: then they need not be decoded twice.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -56,13 +56,13 @@ def copied(plan: Plan, choices: Sequence[Choice], output: Any, footer: Footer, *
 
 
 def _is_same(
-    plan: Plan, number: int, place: int, chunk: Chunk, pages: Callable[[Chunk], Iterator[Page]]
+    plan: Plan, number: int, place: int, chunk: Chunk, pages: Callable[[Chunk], list[Page]]
 ) -> tuple[bool, bool]:
     """Whether a chunk has the pages of the inputs, and whether all of those had checksums."""
     leaf, pieces = plan.leaves[place], plan.pieces(number, place)
     if any(each.leaf != leaf or each.chunk.codec != chunk.codec for each in pieces):
         return False, False
-    if not _is_made_of(Column.of(leaf, pieces), list(pages(chunk))):
+    if not _is_made_of(Column.of(leaf, pieces), pages(chunk)):
         return False, False
     old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
     return True, all(page.has_checksum for page in old)

@@ -18,7 +18,7 @@ from compaction_platform.lake.parquet_format.footer import (
     footer_bytes,
     offset_index_bytes,
 )
-from compaction_platform.lake.parquet_format.pages import DATA_V2, DICTIONARY, RLE, Page, header_of
+from compaction_platform.lake.parquet_format.pages import DATA_V2, DICTIONARY, RLE, HeaderReader, Page, header_of
 from compaction_platform.lake.parquet_format.schema import (
     INT96,
     Leaf,
@@ -53,12 +53,16 @@ class Plan:
     leaves: tuple[Leaf, ...]
     column_orders: bytes
     _pieces: dict[tuple[int, int], list[Piece]] = field(default_factory=dict, repr=False, compare=False)
+    _headers: dict[int, HeaderReader] = field(default_factory=dict, repr=False, compare=False)
 
     def pieces(self, group: int, place: int) -> list[Piece]:
         """The chunks that become one, by the number of the new row group and the place of the column. They are looked
         at once: to be written, and to be held against what was written."""
         if (group, place) not in self._pieces:
-            self._pieces[group, place] = [_piece_of(source, number, place) for source, number in self.groups[group]]
+            headers = self._headers.setdefault(place, HeaderReader())
+            self._pieces[group, place] = [
+                _piece_of(source, number, place, headers) for source, number in self.groups[group]
+            ]
         return self._pieces[group, place]
 
     @property
@@ -117,13 +121,11 @@ def planned(
     if len({footer.column_orders for footer in footers}) > 1:
         raise CannotStitch("column orders differ")
     columns = [(leaf.path, leaf.physical) for leaf in leaves]
-    if any(
-        [(chunk.path, chunk.physical) for chunk in group.chunks] != columns
-        for footer in footers
-        for group in footer.row_groups
-    ):
-        raise CannotStitch("a row group has other columns than its schema")
-    codecs = {chunk.codec for footer in footers for group in footer.row_groups for chunk in group.chunks}
+    codecs: set[int] = set()
+    for group in (group for footer in footers for group in footer.row_groups):
+        if [(chunk.path, chunk.physical) for chunk in group.chunks] != columns:
+            raise CannotStitch("a row group has other columns than its schema")
+        codecs.update([chunk.codec for chunk in group.chunks])
     if codec is not None and codecs - {NUMBERS[codec]}:
         others = ", ".join(sorted(NAMES.get(number, str(number)) for number in codecs - {NUMBERS[codec]}))
         raise CannotStitch(f"files are compressed by {others}, and {codec} is wanted")
@@ -191,11 +193,11 @@ def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[
         yield tuple(waiting)
 
 
-def _piece_of(source: Source, number: int, place: int) -> Piece:
+def _piece_of(source: Source, number: int, place: int, headers: HeaderReader) -> Piece:
     """One column of one row group of a file, with its pages."""
     group = source.footer.row_groups[number]
     ordered = source.ordered[place]
-    found = piece(source.data, group.chunks[place], source.leaves[place], group.rows, ordered=ordered)
+    found = piece(source.data, group.chunks[place], source.leaves[place], group.rows, headers, ordered=ordered)
     in_doubt = source.footer.created_by.startswith(DENIES_COMPRESSION) and found.chunk.codec != UNCOMPRESSED
     if in_doubt and any(page.kind == DATA_V2 and not page.is_compressed for page in found.pages):
         raise CannotStitch("an old writer says of compressed pages that they are not (ARROW-10353)")
@@ -282,7 +284,7 @@ class Stitched:
             kind = new.page.kind, new.page.encoding
             counted[kind] = counted.get(kind, 0) + 1
             if first_row is not None:
-                locations.append(PageLocation(start, self.place - start, first_row))
+                locations.append((start, self.place - start, first_row))
                 first_row = None if new.rows is None else first_row + new.rows
         has_rows = len(locations) == len(made.pages)
         encodings = {RLE} if column.leaf.definition or column.leaf.repetition else set()

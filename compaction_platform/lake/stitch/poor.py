@@ -15,7 +15,7 @@ from compaction_platform.lake.stitch.source import Part, decoded
 LARGE = 0.1  # of a row group: what is smaller is not worth the work
 REPEATS = 0.5  # of the values, so many at most are different
 SAVES = 0.5  # of its bytes, so many at least, for the work
-SAMPLED = 4  # row groups
+SAMPLED = 2  # row groups
 
 
 def why_poor(column: Column, parts: Sequence[Part]) -> str | None:

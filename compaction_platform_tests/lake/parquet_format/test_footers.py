@@ -60,10 +60,11 @@ def footer_of(data: bytes) -> bytes:
 def test_what_was_read_before_changes_nothing(files: list[bytes]) -> None:
     chance = random.Random(11)
     differing = []
-    for number in range(3000):
-        shared = FooterReader()
-        for data in chance.sample(files, len(files)):
-            assert found(shared, data) is not None
+    for number in range(2000):
+        if number % 100 == 0:
+            shared = FooterReader()
+            for data in chance.sample(files * 3, 3 * len(files)):  # by the third time, their forms are known
+                assert found(shared, data) is not None
         footer = bytearray(footer_of(chance.choice(files)))
         for _ in range(chance.choice([0, 1, 1, 2])):
             footer[chance.randrange(len(footer))] = chance.randrange(256)

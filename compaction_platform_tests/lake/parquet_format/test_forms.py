@@ -1,0 +1,163 @@
+"""What is read by its form is what is read field by field: by another parser, of the same bytes, also damaged ones."""
+
+import random
+from typing import Any
+
+import pytest
+
+from compaction_platform.lake.parquet_format import forms
+from compaction_platform.lake.parquet_format.forms import FormReader, Values
+from compaction_platform.lake.parquet_format.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    TRUE,
+    ListOf,
+    Struct,
+    ThriftInvalid,
+    parse,
+    serialize,
+)
+
+pytestmark = pytest.mark.unit
+
+NAMES = {
+    (1,): "number",
+    (2,): "text",
+    (3, 1): "deep",
+    (3, 2): "deep_text",
+    (3, 3): "truth",
+    (4,): "counts",
+    (5,): "same",
+    (6,): "rare",
+    (7,): "is_there",
+}
+SAME = {(5,): tuple}
+BEFORE, BEHIND = b"before", b"behind"
+
+
+def structure(chance: random.Random) -> Struct:
+    """Few forms, many values."""
+
+    def number() -> int:
+        size = chance.choice([3, 6, 12, 20, 40, 63])
+        return chance.randrange(-(1 << size - 1), 1 << size - 1)
+
+    def text(longest: int) -> bytes:
+        return chance.randbytes(chance.randrange(longest))
+
+    made = Struct(
+        {
+            1: (I64, number()),
+            2: (BINARY, text(4) if chance.random() < 0.9 else text(600)),
+            3: (STRUCT, Struct({1: (I32, number()), 2: (BINARY, text(3)), 3: (TRUE, chance.random() < 0.5)})),
+            4: (LIST, ListOf(I64, [number() for _ in range(chance.choice([0, 17]) if chance.random() < 0.02 else 2)])),
+            5: (LIST, ListOf(BINARY, [b"a", chance.choice([b"b", b"c"])])),
+            90: (I32, number()),
+            91: (BINARY, text(200)),
+            92: (LIST, ListOf(STRUCT, [Struct({1: (I32, number()), 2: (BINARY, text(3))})])),
+        }
+    )
+    if chance.random() < 0.02:
+        made[6] = (I32, number())
+    if chance.random() < 0.02:
+        made[7] = (STRUCT, Struct())
+    return made
+
+
+def by_another_parser(data: bytes, place: int) -> tuple[Values, int]:
+    found, end = parse(data, place)
+    deep = found.get_value(3)
+    values = {
+        "number": found.get_value(1),
+        "text": found.get_value(2),
+        "deep": deep.get_value(1),
+        "deep_text": deep.get_value(2),
+        "truth": deep.get_value(3),
+        "counts": found.get_value(4).items,
+        "same": tuple(found.get_value(5).items),
+    }
+    if 6 in found:
+        values["rare"] = found.get_value(6)
+    if 7 in found:
+        values["is_there"] = True
+    return values, end
+
+
+def outcome(reader: FormReader, data: bytes) -> Any:
+    try:
+        return reader.read(data, len(BEFORE), len(data) - len(BEHIND))
+    except ThriftInvalid:
+        return None
+
+
+def placed(structure: bytes) -> bytes:
+    return BEFORE + structure + BEHIND
+
+
+def test_values_are_those_that_another_parser_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_form: list[bool] = []
+    real = forms._Form.read
+
+    def watched(form: Any, *given: Any) -> Any:
+        found = real(form, *given)
+        by_form.append(found is not None)
+        return found
+
+    monkeypatch.setattr(forms._Form, "read", watched)
+    chance = random.Random(5)
+    reader = FormReader(NAMES, SAME)
+    for _ in range(2000):
+        data = placed(serialize(structure(chance)))
+        assert outcome(reader, data) == by_another_parser(data, len(BEFORE))
+        assert outcome(reader, memoryview(data)) == by_another_parser(data, len(BEFORE))
+    assert sum(by_form) > 3000, "most of the 4,000 are read by their form"
+
+
+def test_bytes_are_of_the_same_length_or_of_another() -> None:
+    """One pattern does for those of one length; those of others are read by the form, too."""
+    reader = FormReader({(1,): "text", (2,): "number"})
+    for length in (66, 66, 66, 5, 0, 127, 128, 255, 66):
+        value = Struct({1: (BINARY, b"x" * length), 2: (I64, length)})
+        assert reader.read(serialize(value), 0, len(serialize(value)))[0] == {"text": b"x" * length, "number": length}
+    assert [len(form.segments) for form in reader._forms] == [1, 2]
+
+
+def test_damaged_bytes_are_read_as_if_nothing_was_read_before() -> None:
+    chance = random.Random(6)
+    shared = FormReader(NAMES, SAME)
+    for _ in range(400):
+        outcome(shared, placed(serialize(structure(chance))))
+    known = shared._forms
+    assert len(known) >= 4
+    differing = []
+    for number in range(2000):
+        damaged = bytearray(serialize(structure(chance)))
+        for _ in range(chance.choice([1, 1, 2, 3])):
+            damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+        data = placed(bytes(damaged[: chance.choice([len(damaged)] * 3 + [chance.randrange(len(damaged))])]))
+        shared._forms = known
+        if outcome(shared, data) != outcome(FormReader(NAMES, SAME), data):
+            differing.append(number)
+    assert differing == []
+
+
+def test_a_field_that_is_said_twice_has_no_form() -> None:
+    """Its last value counts, as for other readers."""
+    reader = FormReader({(1,): "number"})
+    again = serialize(Struct({1: (I64, 5)}))[:-1] + b"\x06\x02\x0e\x00"  # field 1, told by its number, is 7
+    for _ in range(3):
+        assert reader.read(again, 0, len(again)) == ({"number": 7}, len(again))
+    assert reader._forms == ()
+
+
+def test_a_structure_that_goes_beyond_its_end_is_refused() -> None:
+    whole = serialize(Struct({1: (BINARY, b"0123456789"), 2: (I64, 1 << 40)}))
+    reader = FormReader({(1,): "text", (2,): "number"})
+    for _ in range(3):
+        reader.read(whole, 0, len(whole))
+    for end in range(len(whole)):
+        with pytest.raises(ThriftInvalid):
+            reader.read(whole, 0, end)
