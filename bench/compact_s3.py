@@ -11,20 +11,17 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pyarrow
 import pyarrow.dataset
 import pyarrow.fs
 import pyarrow.parquet
-from _far_store import far
 from _report import show
 from compact import events
 
 from compaction_platform.compact import inputs
 from compaction_platform.compact.outputs import listed
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.compact.uploads import Upload
 from compaction_platform.lake import fetching
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
@@ -35,17 +32,16 @@ from compaction_platform.local.embedded import EmbeddedLake
 DIRECTORIES = 5
 FILES = 200
 OUTPUT = 128 << 20
-SLOW = 50e6  # bytes a second, of a connection to a store that is elsewhere
 
 
-def make(store: Objects, directories: int = DIRECTORIES, files: int = FILES) -> None:
+def make(store: Objects) -> None:
     def put(number: int) -> None:
         sink = io.BytesIO()
         pyarrow.parquet.write_table(events(number), sink, compression="zstd")
-        store.write(f"hour={number // files:02d}/part-{number % files:05d}.parquet", sink.getvalue())
+        store.write(f"hour={number // FILES:02d}/part-{number % FILES:05d}.parquet", sink.getvalue())
 
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(put, range(directories * files)))
+        list(pool.map(put, range(DIRECTORIES * FILES)))
 
 
 def seconds_to_fetch(store: Objects, at_once: int) -> float:
@@ -56,41 +52,15 @@ def seconds_to_fetch(store: Objects, at_once: int) -> float:
     return time.perf_counter() - start
 
 
-def ways_to_commit(store: Objects, file: Path) -> dict[str, float]:
-    """A file that is put when it is proved, as `compact` does; or that came in parts while it was made, hidden, and
-    is copied to its place then. (What is left to wait for; both refuse to replace anything.) The best of three."""
+def seconds_to_commit(store: Objects, file: Path) -> float:
+    """A put of the whole file that refuses to replace anything; the best of three."""
     file.write_bytes(random.Random(5).randbytes(OUTPUT))
-    store.create_from("_hidden", file)
-    taken: dict[str, list[float]] = {}
+    taken = []
     for turn in range(3):
-        for what, commit in (
-            ("commit 128 MB, put", lambda key: store.create_from(key, file)),
-            ("commit 128 MB, copied inside the store", lambda key: store.copy("_hidden", key)),
-        ):
-            start = time.perf_counter()
-            commit(f"_committed {turn} {what}")
-            taken.setdefault(what, []).append(time.perf_counter() - start)
-    return {what: min(seconds) for what, seconds in taken.items()}
-
-
-def uploads(settings: Settings, address: str, spread: Spread) -> list[list[str]]:
-    """Two outputs of about 120 MB: put whole, or uploaded while they are made; in turns, the best of three."""
-    parts = urlsplit(settings.s3_endpoint)
-    assert parts.hostname and parts.port
-    rows: list[list[str]] = []
-    with far(parts.hostname, parts.port, SLOW) as port:
-        slow = settings.model_copy(update={"s3_endpoint": f"http://127.0.0.1:{port}"})
-        for where, way in (("here", settings), (f"{SLOW / 1e6:.0f} MB/s a connection", slow)):
-            taken: dict[Upload, list[float]] = {"whole": [], "while_made": []}
-            for turn in range(3):
-                for upload, times in taken.items():
-                    place = f"{address}/{turn}-{upload}-{where[:2]}"
-                    make(Objects.at(place, settings), 2, 600)
-                    start = time.perf_counter()
-                    CompactRun(Directory(place, upload=upload), way, lambda: spread).run()
-                    times.append(time.perf_counter() - start)
-            rows += [[f"2 outputs, {where}, {upload}", f"{min(times):.1f}"] for upload, times in taken.items()]
-    return rows
+        start = time.perf_counter()
+        store.create_from(f"_committed {turn}", file)
+        taken.append(time.perf_counter() - start)
+    return min(taken)
 
 
 def by_pyarrow(settings: Settings, source: str, target: str) -> None:
@@ -123,7 +93,7 @@ def main() -> None:
         rows = [["read, 1 at a time", f"{seconds_to_fetch(store, 1):.1f}"]]
         rows += [[f"read, {count} at a time", f"{seconds_to_fetch(store, count):.1f}"] for count in (4, 16, 64)]
         fetching.READS_AT_ONCE = 16
-        rows += [[what, f"{taken:.2f}"] for what, taken in ways_to_commit(store, Path(place) / "output").items()]
+        rows.append(["commit 128 MB, put", f"{seconds_to_commit(store, Path(place) / 'output'):.2f}"])
         start = time.perf_counter()
         by_pyarrow(settings, address.removeprefix("s3://"), f"{address.removeprefix('s3://')}-pyarrow")
         rows.append(["compact, pyarrow by hand", f"{time.perf_counter() - start:.1f}"])
@@ -134,7 +104,6 @@ def main() -> None:
             start = time.perf_counter()
             report = CompactRun(Directory(address), settings, lambda: spread).run()
             rows.append(["compact, ours with proof and removal", f"{time.perf_counter() - start:.1f}"])
-            rows += uploads(settings, f"{settings.lake_uri}/bench/large", spread)
         size = f"{report.before.bytes / 1e6:.0f} → {report.after.bytes / 1e6:.0f} MB"
         show(f"{DIRECTORIES * FILES:,} files on S3, {size}", ["what", "seconds"], rows)
 

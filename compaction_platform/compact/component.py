@@ -91,14 +91,6 @@ class CompactedDirectory(Declaration):
             "where every page bears a checksum, the checksums are enough; several times faster."
         ),
     ] = "full"
-    upload: Annotated[
-        Literal["whole", "while_made"],
-        Field(
-            description="whole: an output goes to S3 in one request when it is proved. while_made: large ones go "
-            "there in parts meanwhile, hidden, and are copied to their place inside the store, which writes them "
-            "twice: for a store that is slow to send to."
-        ),
-    ] = "whole"
     row_group_mb: Annotated[Megabytes, Field(description="Size of row groups, of decoded rows.")] = 64
     compression: Annotated[
         Literal["zstd", "snappy", "lz4", "gzip", "none"],
@@ -155,7 +147,6 @@ class CompactedDirectory(Declaration):
                 target_uri=self.target_uri,
                 trash_for=timedelta(hours=self.trash_hours),
                 verify=self.verify,
-                upload=self.upload,
             ),
             layout=None if self.layout is None else Layout(self.layout),
             first=datetime.combine(date.fromisoformat(self.first_day), time(), UTC),

@@ -3,7 +3,7 @@
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,14 +51,11 @@ class How:
 
 
 @contextmanager
-def joined(
-    inputs: Sequence[Input], how: How, fewest: int, called: str, begin: Callable[[Path], Spool] = Spool
-) -> Iterator[Joined]:
-    """One file of as many of these inputs as go together, for as long as the context lasts. `begin` makes the empty
-    file."""
+def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Iterator[Joined]:
+    """One file of as many of these inputs as go together, for as long as the context lasts."""
     usable, unified, set_aside = _going_together(inputs, how.exactly)
     while len(usable) >= fewest:
-        with tempfile.TemporaryDirectory(prefix="compaction-join-") as place, begin(Path(place) / "output") as spool:
+        with tempfile.TemporaryDirectory(prefix="compaction-join-") as place, Spool(Path(place) / "output") as spool:
             try:
                 written = engines.write(usable, unified, how.encoding_for(usable[0]), spool, how.verify)
             except UNREADABLE as failed:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake.objects import ObjectExists, Objects
+from compaction_platform.lake.objects import Objects
 
 Originals = Literal["delete", "trash", "keep"]
 TRASH = "_compaction/trash"
@@ -55,11 +55,8 @@ class Removal:
         return changed | store.delete(file.key for file in unchanged)
 
     def _copy_to_trash(self, store: Objects, file: Listed) -> None:
-        target = f"{self.folder}/{file.key}"
-        try:
-            store.copy(file.key, target)
-        except ObjectExists:
-            store.copy(file.key, target, overwrite=True)
+        """The same version again if it is there already: an attempt before this one may have put it there."""
+        store.copy(file.key, f"{self.folder}/{file.key}", overwrite=True)
 
 
 class Proves(Protocol):

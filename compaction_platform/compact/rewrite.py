@@ -7,7 +7,6 @@ whatever dies afterwards, the next run knows what is left to do. Doing a bin twi
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import pyarrow
 import pyarrow.parquet
@@ -18,7 +17,6 @@ from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
-from compaction_platform.compact.uploads import hidden_spool, publish
 from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
@@ -59,15 +57,13 @@ class Rewrite:
     target: Objects
     how: How
     removal: Removal
-    while_made: bool = False  # large outputs go to the store while they are made, hidden
     settled: frozenset[str] = frozenset()  # compacted files that have nothing in common with this run's bins
 
     def __call__(self, planned: Bin) -> Rewritten:
         began = time.monotonic()
         fetched = fetch(self.source, planned.inputs)
         fewest = 2 if self.source.uri == self.target.uri else 1
-        begin = partial(hidden_spool, self.target) if self.while_made else Spool
-        with joined(fetched.inputs, self.how, fewest, planned.output, begin) as found:
+        with joined(fetched.inputs, self.how, fewest, planned.output) as found:
             made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in found.inputs})
             result = Rewritten(made_of, set_aside=found.set_aside, changed=fetched.changed)
             if found.written is None or found.file is None:
@@ -97,7 +93,8 @@ class Rewrite:
     def _commit(self, made_of: Bin, output: Spool) -> bool:
         """One atomic step. If the very file is there already, another run has made it: it is not ours to finish."""
         try:
-            publish(output, self.target, made_of.output)
+            output.flush()
+            self.target.create_from(made_of.output, output.path)
         except ObjectExists:
             there = pyarrow.py_buffer(self.target.read(made_of.output))
             if not same_rows(there, output.mapped()):

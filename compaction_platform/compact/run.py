@@ -19,13 +19,11 @@ from compaction_platform.compact.reconcile import needs_a_clock
 from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
-from compaction_platform.compact.uploads import Upload, can_commit_by_copy, remove_leftovers
 from compaction_platform.compact.written import Verify
 from compaction_platform.lake.file_sizes import Sizes
-from compaction_platform.lake.objects import PIECE, Objects
+from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
-from compaction_platform.lake.spool import HELD_BACK
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.stitch.file import Ways, ways_of
 
@@ -46,7 +44,6 @@ class Directory:
     target_uri: str | None = None
     trash_for: timedelta = timedelta(hours=72)
     verify: Verify = "full"
-    upload: Upload = "whole"
     exactly: bool = False  # join only files of the very same Parquet schema
     grace: timedelta = timedelta()  # files that changed this recently are left for the next run
 
@@ -172,8 +169,6 @@ class CompactRun:
             not_removed |= later
             removed += also_removed
         not_removed |= self._empty_trash()
-        if self._uploads_while_made(plan):
-            remove_leftovers(self.target, self.settings, self.now(), self.say)
         after = self._sizes_now(prefixes)
         return Report(surveys, after, tuple(done), failed, removed, not_removed, time.monotonic() - began)
 
@@ -202,8 +197,7 @@ class CompactRun:
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
         how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
-        while_made = self._uploads_while_made(plan) and can_commit_by_copy(self.target)
-        rewrite = Rewrite(self.source, self.target, how, removal, while_made, frozenset(settled))
+        rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
         finished = 0
         told: set[Ways] = set()
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
@@ -217,10 +211,6 @@ class CompactRun:
             finished += outcome.item.size
             self.progress(plan.input_bytes, finished)
         return done, failed
-
-    def _uploads_while_made(self, plan: Plan) -> bool:
-        is_wanted = self.directory.upload == "while_made" and not self.target.is_local
-        return is_wanted and any(each.size > HELD_BACK + PIECE for each in plan.bins)
 
     def _finish_earlier(self, plan: Plan, removal: Removal) -> dict[str, str]:
         """What an earlier run has left to do."""

@@ -86,14 +86,19 @@ class Spool(io.RawIOBase):
     # ------------------------------------------------------------ the store
 
     def complete(self) -> bool:
-        """Store the rest: all of it is in the store under its key then. False if nothing was sent, because it is small
+        """Store the rest: all of it is in the store under its key then. False if nothing is there, because it is small
         or because the store refused what was sent: it has to be put there whole."""
         self._local.flush()
         while self._upload is not None and self._sent < self.size:
             self._send()
         if self._upload is None or self._store is None:
             return False
-        self._upload.complete()
+        try:
+            self._upload.complete()
+        except CompactionError:  # perhaps of a part before: they are sent meanwhile
+            self._give_up()
+            self._store.delete([self.key])  # if only the answer was lost
+            return False
         self._is_complete = True
         stored = self._store.stat(self.key)
         if stored is None or stored.size != self.size:

@@ -148,6 +148,25 @@ def test_a_store_that_refuses_is_not_asked_again_and_the_file_is_whole(
         assert (made.path.read_bytes(), len(asked), keys(store)) == (content, 1, [])
 
 
+def test_a_refusal_that_comes_at_the_end_leaves_nothing_there_and_the_file_is_whole(
+    store: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are sent meanwhile: of the last ones, and of the end itself, one hears when all is sent."""
+    real = Growing.complete
+
+    def refuse(growing: Growing) -> None:
+        real(growing)  # only the answer is lost
+        assert keys(store) == ["key"]
+        raise StoreRefused("busy")
+
+    monkeypatch.setattr(Growing, "complete", refuse)
+    content = random.Random(3).randbytes(5000)
+    with Spool(tmp_path / "file", store, "key") as made:
+        made.write(content)
+        assert not made.complete()
+        assert (made.path.read_bytes(), keys(store)) == (content, [])
+
+
 def test_a_store_that_loses_a_piece_is_noticed(store: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Growing.write
     monkeypatch.setattr(Growing, "write", lambda growing, data: real(growing, bytes(data)[:-1]))
