@@ -1,17 +1,16 @@
 """Structures of Thrift that look alike, read at once.
 
 A run reads the headers of tens of thousands of pages, and what is said about as many columns. Those of one writer have
-the same fields in the same order, and differ in their values, not in their form. A form that has come twice becomes a
+the same fields in the same order, and differ in their values, not in their form. A form that comes often becomes a
 regular expression; whatever fits it is that form with other values, because Thrift's values say where they end. What
 does not fit is read field by field.
 """
 
 import re
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from compaction_platform.lake.parquet_format.thrift import (
     BINARY,
@@ -34,9 +33,11 @@ Path = tuple[int, ...]  # numbers of fields, from the outside to the inside
 Values = dict[str, Any]
 Same = Mapping[Path, Callable[[list[Any]], Any]]
 
-MOST_EXACT, MOST_LOOSE = 2, 6  # forms with bytes of the same length, and of any
+OFTEN = 3  # times: a pattern is worth its making if about fifty structures fit it
+MOST_EXACT, MOST_LOOSE = 2, 16  # forms with bytes of the same length, and of any
+MOST_SEEN = 64
 LONGEST = 256  # bytes inside a structure that a pattern is made for
-_NUMBER = rb"[\x80-\xff]{0,9}[\x00-\x7f]"
+_NUMBER = rb"[\x80-\xff]*+."  # "+": whatever comes behind, what was taken is not given back
 _short = {varint(value): (value >> 1) ^ -(value & 1) for value in range(1 << 14)}.get  # of one byte or two
 
 
@@ -49,7 +50,7 @@ class FormReader:
         self._exact: tuple[_Form, ...] = ()
         self._loose: tuple[_Form, ...] = ()
         self._forms: tuple[_Form, ...] = ()
-        self._seen: deque[_Tokens] = deque(maxlen=2 * (MOST_EXACT + MOST_LOOSE))
+        self._seen: dict[_Tokens, int] = {}
 
     def read(self, data: Any, place: int, end: int) -> tuple[Values, int]:
         """The values that have a name, in the structure that begins there and goes to that end at most; and where it
@@ -68,32 +69,33 @@ class FormReader:
         return look.values, behind
 
     def _learn(self, look: "_Look") -> None:
-        """Bytes are often as long as they were the last time, and then one pattern does for all of it."""
-        exact, loose = tuple(look.tokens), tuple(each.of_any_length() for each in look.tokens)
-        if exact in self._seen:
+        """Bytes are often as long as they were before, and then one pattern does for all of it."""
+        if len(self._seen) > MOST_SEEN:
+            self._seen = {}
+        exact = tuple(look.tokens)
+        loose = tuple([each if isinstance(each, bytes) else each.of_any_length() for each in exact])
+        for tokens in {exact, loose}:
+            self._seen[tokens] = self._seen.get(tokens, 0) + 1
+        if self._seen[exact] == OFTEN:
             self._exact = (_form_of(exact, look.constants), *self._exact[: MOST_EXACT - 1])
-        elif loose in self._seen:
+        elif self._seen[loose] > OFTEN:
             self._loose = (_form_of(loose, look.constants), *self._loose[: MOST_LOOSE - 1])
-        else:
-            self._seen.extend({exact: None, loose: None})
         self._forms = self._exact + self._loose  # in one step: others may be reading
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    """A part of a form: bytes that are always there; or else a number, or so many bytes behind their length."""
+class _Value(NamedTuple):
+    """A part of a form that is not always the same: a number, or so many bytes behind their length."""
 
-    fixed: bytes | None
-    name: str | None = None
+    name: str | None
     length: int | None = None  # None: a number
     is_item: bool = False  # of the list of that name
 
-    def of_any_length(self) -> "_Token":
-        return self if self.length is None else _Token(None, self.name, _ANY_LENGTH)
+    def of_any_length(self) -> "_Value":
+        return self if self.length is None else _Value(self.name, _ANY_LENGTH)
 
 
 _ANY_LENGTH = -1
-_Tokens = tuple[_Token, ...]
+_Tokens = tuple[bytes | _Value, ...]
 _Groups = tuple[bytes, ...]
 
 
@@ -155,9 +157,9 @@ def _long(digits: bytes) -> int:
 
 def _form_of(tokens: _Tokens, constants: Values) -> _Form:
     segments = []
-    begun: list[_Token] = []
+    begun: list[bytes | _Value] = []
     for token in tokens:
-        if token.length == _ANY_LENGTH:
+        if not isinstance(token, bytes) and token.length == _ANY_LENGTH:
             segments.append(_segment_of(begun, token))
             begun = []
         else:
@@ -165,8 +167,8 @@ def _form_of(tokens: _Tokens, constants: Values) -> _Form:
     return _Form((*segments, _segment_of(begun, None)), constants)
 
 
-def _segment_of(tokens: list[_Token], behind: _Token | None) -> _Segment:
-    named = [token for token in tokens if token.name is not None]
+def _segment_of(tokens: Sequence[bytes | _Value], behind: _Value | None) -> _Segment:
+    named = [token for token in tokens if not isinstance(token, bytes) and token.name is not None]
     numbers = [place for place, token in enumerate(named) if token.length is None]
     texts = [place for place, token in enumerate(named) if token.length is not None]
     names = [named[place].name or "" for place in numbers]
@@ -183,9 +185,9 @@ def _segment_of(tokens: list[_Token], behind: _Token | None) -> _Segment:
     )
 
 
-def _pattern(token: _Token) -> bytes:
-    if token.fixed is not None:
-        return re.escape(token.fixed)
+def _pattern(token: bytes | _Value) -> bytes:
+    if isinstance(token, bytes):
+        return re.escape(token)
     length, value = b"", _NUMBER
     if token.length is not None:
         length, value = re.escape(varint(token.length)), b".{%d}" % token.length
@@ -205,7 +207,7 @@ class _Look:
         self.data, self.names, self.same = data, names, same
         self.values: Values = {}
         self.constants: Values = {}
-        self.tokens: list[_Token] = []
+        self.tokens: list[bytes | _Value] = []
         self.has_a_form = True
 
     def at_struct(self, place: int, path: Path, depth: int) -> int:
@@ -265,13 +267,13 @@ class _Look:
         value, end = parse_value(self.data, kind, place)
         is_number = I16 <= kind <= I64
         if is_number or (kind == BINARY and not is_item and len(value) <= LONGEST):
-            self.tokens.append(_Token(None, name, None if is_number else len(value), is_item))
+            self.tokens.append(_Value(name, None if is_number else len(value), is_item))
         else:
             self.has_a_form = False
         return value, end
 
     def _is_fixed(self, start: int, end: int) -> None:
-        self.tokens.append(_Token(bytes(self.data[start:end])))
+        self.tokens.append(bytes(self.data[start:end]))
 
     def _put_constant(self, name: str | None, value: Any) -> None:
         if name is not None:
