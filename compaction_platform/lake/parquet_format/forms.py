@@ -36,8 +36,11 @@ Same = Mapping[Path, Callable[[list[Any]], Any]]
 OFTEN = 3  # times: a pattern is worth its making if about fifty structures fit it
 MOST_EXACT, MOST_LOOSE = 2, 16  # forms with bytes of the same length, and of any
 MOST_SEEN = 64
+LONGEST_NUMBER = 10  # bytes
 LONGEST = 256  # bytes inside a structure that a pattern is made for
-_NUMBER = rb"[\x80-\xff]*+."  # "+": whatever comes behind, what was taken is not given back
+# "+": whatever comes behind, what was taken is not given back.
+_NUMBER = rb"[\x80-\xff]*+."  # one that is too long is refused when it is turned into a number
+_PASSED_BY = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
 _short = {varint(value): (value >> 1) ^ -(value & 1) for value in range(1 << 14)}.get  # of one byte or two
 
 
@@ -70,15 +73,16 @@ class FormReader:
 
     def _learn(self, look: "_Look") -> None:
         """Bytes are often as long as they were before, and then one pattern does for all of it."""
-        if len(self._seen) > MOST_SEEN:
-            self._seen = {}
+        seen = self._seen
+        if len(seen) > MOST_SEEN:
+            self._seen = seen = {}
         exact = tuple(look.tokens)
         loose = tuple([each if isinstance(each, bytes) else each.of_any_length() for each in exact])
         for tokens in {exact, loose}:
-            self._seen[tokens] = self._seen.get(tokens, 0) + 1
-        if self._seen[exact] == OFTEN:
+            seen[tokens] = seen.get(tokens, 0) + 1
+        if seen[exact] == OFTEN:
             self._exact = (_form_of(exact, look.constants), *self._exact[: MOST_EXACT - 1])
-        elif self._seen[loose] > OFTEN:
+        elif seen[loose] > OFTEN:
             self._loose = (_form_of(loose, look.constants), *self._loose[: MOST_LOOSE - 1])
         self._forms = self._exact + self._loose  # in one step: others may be reading
 
@@ -150,6 +154,8 @@ def _long(digits: bytes) -> int:
     """A number of three bytes or more."""
     value = digits[0] & 0x7F | (digits[1] & 0x7F) << 7 | (digits[2] & 0x7F) << 14
     if len(digits) > 3:
+        if len(digits) > LONGEST_NUMBER:
+            raise ThriftInvalid("a number is too long")
         more, _ = parse_varint(digits, 3)
         value |= more << 21
     return (value >> 1) ^ -(value & 1)
@@ -188,10 +194,10 @@ def _segment_of(tokens: Sequence[bytes | _Value], behind: _Value | None) -> _Seg
 def _pattern(token: bytes | _Value) -> bytes:
     if isinstance(token, bytes):
         return re.escape(token)
-    length, value = b"", _NUMBER
-    if token.length is not None:
-        length, value = re.escape(varint(token.length)), b".{%d}" % token.length
-    return length + (value if token.name is None else b"(" + value + b")")
+    if token.length is None:
+        return _PASSED_BY if token.name is None else b"(" + _NUMBER + b")"
+    value = b".{%d}" % token.length
+    return re.escape(varint(token.length)) + (value if token.name is None else b"(" + value + b")")
 
 
 def _taker(places: list[int]) -> Callable[[_Groups], _Groups]:

@@ -161,3 +161,18 @@ def test_a_structure_that_goes_beyond_its_end_is_refused() -> None:
     for end in range(len(whole)):
         with pytest.raises(ThriftInvalid):
             reader.read(whole, 0, end)
+
+
+@pytest.mark.parametrize("name", ["number", None], ids=["named", "passed by"])
+def test_a_number_that_is_too_long_is_refused(name: str | None) -> None:
+    reader = FormReader({(1,): "number"} if name else {(2,): "other"})
+    for value in range(10):
+        reader.read(serialize(Struct({1: (I64, value)})), 0, 3)
+    assert reader._forms
+    for length, is_right in ((9, True), (10, False)):
+        data = b"\x16" + b"\xff" * length + b"\x01\x00"
+        if is_right:
+            assert reader.read(data, 0, len(data))[1] == len(data)
+        else:
+            with pytest.raises(ThriftInvalid):
+                reader.read(data, 0, len(data))
