@@ -11,7 +11,7 @@ from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.partitions import partitions_of
 from compaction_platform.compact.report import Report, Survey, total_of
 from compaction_platform.compact.show import plan_as_json
-from compaction_platform.lake.file_sizes import histogram
+from compaction_platform.lake.file_sizes import MB, histogram
 from compaction_platform.lake.metrics import send_metrics
 from compaction_platform.lake.resources import LakeResource, SparkResource
 from compaction_platform.lake.run_requests import SUBJECT_TAG
@@ -91,7 +91,7 @@ def compact_job(dataset: Dataset) -> Any:
 
 def figures(report: Report, partitions: Sequence[str]) -> dict[str, Any]:
     names = dict(zip((survey.prefix for survey in report.surveys), partitions or ["all"], strict=True))
-    speed = report.bytes_compacted / 1e6 / report.seconds if report.seconds else 0.0
+    speed = report.bytes_compacted / MB / report.seconds if report.seconds else 0.0
     return {
         "files_before": report.before.files,
         "files_after": report.after.files,

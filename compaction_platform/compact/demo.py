@@ -11,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.demo import DemoContext, DemoFailed, DemoStep
+from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.run_requests import RANGE_END_TAG, RANGE_START_TAG
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ def compact_hours(context: DemoContext) -> str:
     if again["files_compacted"]:
         raise DemoFailed("what was compacted was compacted again")
     return (
-        f"{told['files_before']} files → {told['files_after']}, {told['bytes_before'] / 1e6:.1f} → "
-        f"{told['bytes_after'] / 1e6:.1f} MB, the same rows in the same order; a second run does nothing"
+        f"{told['files_before']} files → {told['files_after']}, {told['bytes_before'] / MB:.1f} → "
+        f"{told['bytes_after'] / MB:.1f} MB, the same rows in the same order; a second run does nothing"
     )
 
 

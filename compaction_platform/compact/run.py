@@ -20,7 +20,7 @@ from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
 from compaction_platform.compact.written import Verify
-from compaction_platform.lake.file_sizes import Sizes
+from compaction_platform.lake.file_sizes import MB, Sizes
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
@@ -193,7 +193,7 @@ class CompactRun:
         failed: dict[str, str] = {}
         if not plan.bins:
             return done, failed
-        self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / 1e6:,.1f} MB")
+        self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / MB:,.1f} MB")
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
         how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
@@ -253,7 +253,7 @@ class CompactRun:
             self.say(f"{done}/{total}: {result.made_of.directory or '.'}: nothing made: {result.reason}")
         else:
             self.say(
-                f"{done}/{total}: {len(result.made_of.inputs)} files → {result.output}: {result.bytes / 1e6:.3g} MB, "
+                f"{done}/{total}: {len(result.made_of.inputs)} files → {result.output}: {result.bytes / MB:.3g} MB, "
                 f"{result.rows:,} rows, {result.engine} ({result.reason}), {result.seconds:.1f} s"
             )
         for key, reason in result.set_aside.items():

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from compaction_platform.compact.plan import Plan, together
 from compaction_platform.compact.report import Report, Survey, total_of
-from compaction_platform.lake.file_sizes import Sizes
+from compaction_platform.lake.file_sizes import MB, Sizes
 
 SHOWN_BINS = 20
 
@@ -98,7 +98,7 @@ def report_as_table(report: Report) -> Table:
     engines = {each.engine for each in made}
     for engine in sorted(engines):
         table.add_row(engine, f"{sum(each.engine == engine for each in made):,} files")
-    table.add_row("seconds", f"{report.seconds:.1f} ({read / 1e6 / max(report.seconds, 1e-3):,.0f} MB/s)")
+    table.add_row("seconds", f"{report.seconds:.1f} ({read / MB / max(report.seconds, 1e-3):,.0f} MB/s)")
     for key, reason in sorted({**report.set_aside, **report.failed, **report.not_removed}.items()):
         table.add_row(key, reason)
     return table

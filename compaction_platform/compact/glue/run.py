@@ -21,7 +21,7 @@ from compaction_platform.compact.glue.survey import EVERYTHING, NOTHING_TO_GAIN,
 from compaction_platform.compact.glue.swap import Swap, SwapConflict
 from compaction_platform.compact.glue.table import KeptTable, Surveyed
 from compaction_platform.compact.joining import How, in_one_line
-from compaction_platform.lake.file_sizes import Sizes
+from compaction_platform.lake.file_sizes import MB, Sizes
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
@@ -148,7 +148,7 @@ class GlueRun:
         total = sum(work.size for work in works)
         finished = 0
         if works:
-            self.say(f"{len(ready):,} partitions, {len(works):,} pieces of work, {total / 1e6:,.1f} MB")
+            self.say(f"{len(ready):,} partitions, {len(works):,} pieces of work, {total / MB:,.1f} MB")
         for outcome in self.spread_for(total).run(self._carry(), works, weight=lambda work: work.size):
             one = partly[outcome.item.partition]
             one.waiting -= 1
@@ -279,7 +279,7 @@ def _sentence(result: PartitionResult) -> str:
     if result.outcome == "compacted":
         return (
             f"{result.name}: {result.before.files:,} files → {result.after.files:,}, "
-            f"{result.after.bytes / 1e6:.3g} MB, now at {result.location}"
+            f"{result.after.bytes / MB:.3g} MB, now at {result.location}"
         )
     done = [
         *([f"{result.removed} replaced files removed"] if result.removed else []),

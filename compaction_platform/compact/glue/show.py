@@ -9,6 +9,7 @@ from rich.text import Text
 
 from compaction_platform.compact.glue.report import Report
 from compaction_platform.compact.glue.table import Surveyed
+from compaction_platform.lake.file_sizes import MB
 
 SHOWN = 30
 
@@ -92,7 +93,7 @@ def report_as_table(report: Report) -> Table:
     table = Table("what", "", show_header=False)
     table.add_row("partitions", f"{len(report.results):,}, {len(report.compacted):,} compacted")
     table.add_row("files", f"{report.before.files:,} → {report.after.files:,}")
-    table.add_row("MB", f"{report.before.bytes / 1e6:,.1f} → {report.after.bytes / 1e6:,.1f}")
+    table.add_row("MB", f"{report.before.bytes / MB:,.1f} → {report.after.bytes / MB:,.1f}")
     table.add_row("late files brought in", f"{sum(each.late for each in report.results):,}")
     table.add_row("originals removed", f"{sum(each.removed for each in report.results):,}")
     table.add_row("seconds", f"{report.seconds:.1f}")
