@@ -138,7 +138,7 @@ class FooterReader:
         if _ENCRYPTION in found or _SCHEMA not in found or _ROW_GROUPS not in found:
             raise ThriftInvalid("its footer says nothing about rows, or is encrypted")
         pairs = found.get_value(_KEY_VALUES)
-        return Footer(
+        footer = Footer(
             found.get_value(_VERSION, 1),
             found.get_value(_SCHEMA),
             found.get_value(_ROW_GROUPS),
@@ -146,6 +146,11 @@ class FooterReader:
             found.get_value(_CREATED_BY, b""),
             found.get_value(_COLUMN_ORDERS, b""),
         )
+        texts = (footer.schema, footer.created_by, footer.column_orders, *footer.metadata, *footer.metadata.values())
+        right_kinds = [(footer.version, int), (footer.row_groups, list), *((text, bytes) for text in texts)]
+        if not all(isinstance(value, kind) for value, kind in right_kinds):
+            raise ThriftInvalid("a field of its footer is of another kind than it should be")
+        return footer
 
     def _row_groups(self, data: bytes, place: int) -> tuple[list[RowGroup], int]:
         size, place = _structures(data, place)
@@ -205,12 +210,11 @@ def _chunk(told: Values) -> Chunk:
     get = told.get
     sizes = told["values"], told["compressed"], told["uncompressed"], told["data_page"]
     dictionary_page = get("dictionary_page", 0)
-    if min(*sizes, dictionary_page) < 0:
-        raise ThriftInvalid("a size is not one")
+    path, encodings = told["path"], told["encodings"]
+    if min(*sizes, dictionary_page) < 0 or not isinstance(path, tuple) or not isinstance(encodings, tuple):
+        raise ThriftInvalid("a size is not one, or a list none")
     known = Statistics(get("low"), get("high"), get("low_is_exact"), get("high_is_exact"), get("nulls"))
-    chunk = Chunk(
-        told["path"], told["physical"], told["codec"], *sizes, dictionary_page or None, told["encodings"], (), known
-    )
+    chunk = Chunk(path, told["physical"], told["codec"], *sizes, dictionary_page or None, encodings, (), known)
     if "old_low" in told and "old_high" in told:
         chunk.old_bounds = (told["old_low"], told["old_high"])
     if "sizes" in told:

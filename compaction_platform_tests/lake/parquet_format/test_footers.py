@@ -10,7 +10,16 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.lake.parquet_format.footer import MAGIC, Footer, FooterReader
-from compaction_platform.lake.parquet_format.thrift import I32, I64, LIST, ListOf, ThriftInvalid, parse, serialize
+from compaction_platform.lake.parquet_format.thrift import (
+    BINARY,
+    I32,
+    I64,
+    LIST,
+    ListOf,
+    ThriftInvalid,
+    parse,
+    serialize,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -86,6 +95,14 @@ def test_a_field_that_is_said_again_counts_as_for_other_readers(files: list[byte
     assert [reader.read(again).row_groups[0].chunks[0].codec for reader in (shared, FooterReader())] == [0, 0]
 
 
+@pytest.mark.parametrize("number", [2, 3])  # encodings, path
+def test_a_list_that_is_none_is_refused(files: list[bytes], number: int) -> None:
+    footer, _ = parse(footer_of(files[0]))
+    footer[4][1].items[0][1][1].items[0][3][1][number] = (BINARY, b"id")
+    with pytest.raises(ThriftInvalid):
+        FooterReader().read(with_footer(files[0], serialize(footer)))
+
+
 @pytest.mark.parametrize("number, kind, value", [(3, I64, 7), (3, LIST, ListOf(I32, [1]))], ids=["number", "list"])
 def test_a_column_that_is_none_is_refused(files: list[bytes], number: int, kind: int, value: Any) -> None:
     footer, _ = parse(footer_of(files[0]))
@@ -97,5 +114,14 @@ def test_a_column_that_is_none_is_refused(files: list[bytes], number: int, kind:
 def test_a_place_that_is_no_number_is_refused(files: list[bytes]) -> None:
     footer, _ = parse(footer_of(files[0]))
     footer[4][1].items[0][1][1].items[0][3][1][11] = (LIST, ListOf(I32, [1]))
+    with pytest.raises(ThriftInvalid):
+        FooterReader().read(with_footer(files[0], serialize(footer)))
+
+
+@pytest.mark.parametrize("field", [1, 2, 4, 5, 6, 7])  # 3, how many rows there are, is not believed
+def test_a_field_of_another_kind_is_refused(files: list[bytes], field: int) -> None:
+    """A version or row groups that are a text, a writer or a schema that is a number."""
+    footer, _ = parse(footer_of(files[0]))
+    footer[field] = (BINARY, b"seven") if field in (1, 4, 5) else (I32, 7)
     with pytest.raises(ThriftInvalid):
         FooterReader().read(with_footer(files[0], serialize(footer)))
