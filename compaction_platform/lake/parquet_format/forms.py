@@ -36,8 +36,6 @@ Same = Mapping[Path, Callable[[list[Any]], Any]]
 OFTEN = 3  # times: a pattern is worth its making if about fifty structures fit it
 MOST_EXACT, MOST_LOOSE = 2, 16  # forms with bytes of the same length, and of any
 MOST_SEEN = 64
-LONGEST_NUMBER = 10  # bytes
-LONGEST = 256  # bytes inside a structure that a pattern is made for
 # "+": whatever comes behind, what was taken is not given back.
 _NUMBER = rb"[\x80-\xff]*+."  # one that is too long is refused when it is turned into a number
 _PASSED_BY = rb"[\x80-\xff]{0,9}+[\x00-\x7f]"
@@ -151,13 +149,10 @@ class _Form:
 
 
 def _long(digits: bytes) -> int:
-    """A number of three bytes or more."""
-    value = digits[0] & 0x7F | (digits[1] & 0x7F) << 7 | (digits[2] & 0x7F) << 14
+    """A number of three bytes or more; most have three."""
     if len(digits) > 3:
-        if len(digits) > LONGEST_NUMBER:
-            raise ThriftInvalid("a number is too long")
-        more, _ = parse_varint(digits, 3)
-        value |= more << 21
+        return parse_zigzag(digits, 0)[0]
+    value = digits[0] & 0x7F | (digits[1] & 0x7F) << 7 | digits[2] << 14
     return (value >> 1) ^ -(value & 1)
 
 
@@ -272,7 +267,7 @@ class _Look:
     def _at_value(self, kind: int, place: int, name: str | None, *, is_item: bool = False) -> tuple[Any, int]:
         value, end = parse_value(self.data, kind, place)
         is_number = I16 <= kind <= I64
-        if is_number or (kind == BINARY and not is_item and len(value) <= LONGEST):
+        if is_number or (kind == BINARY and not is_item):
             self.tokens.append(_Value(name, None if is_number else len(value), is_item))
         else:
             self.has_a_form = False
