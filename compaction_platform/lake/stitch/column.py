@@ -42,6 +42,7 @@ class Taken:
     definitions: Any
     indices: Any  # with the byte that tells their width
     has_nulls: bool
+    levels: Array | None = None  # the definitions, where some are nulls
     present: int = 0  # values that are not null
     first: int = 0  # where its indices begin among those of the column
 
@@ -166,10 +167,12 @@ class Column:
         unsure = [taken for taken in found if taken.has_nulls]
         if unsure:
             streams = [(taken.definitions, taken.page.values) for taken in unsure]
-            is_present = values.levels(streams, self.leaf.definition) == self.leaf.definition
-            counts = numpy.add.reduceat(is_present, _starts([count for _, count in streams]), dtype=numpy.int64)
-            for taken, count in zip(unsure, counts, strict=True):
-                taken.present = int(count)
+            found_levels = values.levels(streams, self.leaf.definition)
+            begins = 0
+            for taken, (_, count) in zip(unsure, streams, strict=True):
+                taken.levels = found_levels[begins : begins + count]
+                taken.present = int(numpy.count_nonzero(taken.levels == self.leaf.definition))
+                begins += count
         first = 0
         for taken in found:
             taken.first = first
@@ -221,7 +224,7 @@ class Column:
         """A page with new values in the places of old ones: levels stay as they are."""
         taken = [one for _, one in run]
         count = sum(one.page.values for one in taken)
-        repetitions = self.merged_levels([one.repetitions for one in taken], taken, self.leaf.repetition)
+        repetitions = self._merged_repetitions(taken)
         definitions = self.merged_definitions(taken)
         body = b"".join((_with_length(repetitions), _with_length(definitions), payload))
         page = Page(DATA, count, encoding, len(body), values.compressed(body, self.codec))
@@ -260,20 +263,23 @@ class Column:
             yield run
 
     def merged_definitions(self, taken: Sequence[Taken]) -> bytes:
-        count = sum(one.page.values for one in taken)
-        if self.leaf.definition and all(one.present == one.page.values for one in taken):
-            return constant(self.leaf.definition, count)
-        return self.merged_levels([one.definitions for one in taken], taken, self.leaf.definition)
+        """Definition levels of several pages as those of one."""
+        largest = self.leaf.definition
+        if largest and all(one.present == one.page.values for one in taken):
+            return constant(largest, sum(one.page.values for one in taken))
+        if not largest or len(taken) == 1:
+            return bytes(taken[0].definitions)
+        known = [
+            numpy.full(one.page.values, largest, numpy.int32) if one.levels is None else one.levels for one in taken
+        ]
+        return packed_levels(numpy.concatenate(known), largest)
 
-    @staticmethod
-    def merged_levels(streams: Sequence[Any], taken: Sequence[Taken], largest: int) -> bytes:
-        """Levels of several pages as those of one."""
-        if not largest:
-            return b""
-        if len(streams) == 1:
-            return bytes(streams[0])
-        counts = [one.page.values for one in taken]
-        return packed_levels(values.levels(list(zip(streams, counts, strict=True)), largest), largest)
+    def _merged_repetitions(self, taken: Sequence[Taken]) -> bytes:
+        largest = self.leaf.repetition
+        if not largest or len(taken) == 1:
+            return bytes(taken[0].repetitions)
+        streams = [(one.repetitions, one.page.values) for one in taken]
+        return packed_levels(values.levels(streams, largest), largest)
 
 
 def span(run: Run) -> slice:
@@ -301,7 +307,7 @@ def _taken(page: Page, each: Piece, leaf: Leaf) -> Taken:
     if not each.leaf.definition:
         definitions = full
     has_nulls = bytes(definitions) != full
-    return Taken(page, repetitions, definitions, rest, has_nulls, 0 if has_nulls else page.values)
+    return Taken(page, repetitions, definitions, rest, has_nulls, present=0 if has_nulls else page.values)
 
 
 def _cut_off(data: memoryview) -> tuple[memoryview, memoryview]:
@@ -341,7 +347,3 @@ def _saying_that_none_is_null(page: Page, leaf: Leaf) -> Page:
         is_compressed=page.is_compressed,
         before=levels,
     )
-
-
-def _starts(counts: Sequence[int]) -> Array:
-    return numpy.concatenate(([0], numpy.cumsum(counts)[:-1])).astype(numpy.int64)

@@ -101,6 +101,8 @@ def _packed(numbers: Array, width: int) -> bytes:
 
 
 def _bits(numbers: Array, width: int) -> bytes:
+    if width == 1:
+        return numpy.packbits(numbers.astype("u1"), bitorder="little").tobytes()
     whole = "<u1" if width <= 8 else "<u4"
     cells = numpy.ascontiguousarray(numbers.astype(whole)).view("u1").reshape(len(numbers), -1)
     bits = numpy.unpackbits(cells, axis=1, bitorder="little")[:, :width]
