@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.file_sizes import LARGEST_MB, MB
 from compaction_platform.lake.settings import package_directory
 from compaction_platform.lake.terminal import console, shown, stoppable
 
@@ -24,7 +25,8 @@ Uri = Annotated[
     str, typer.Argument(help="A directory (`s3://bucket/prefix`, a local path) or a table: `glue://database/table`.")
 ]
 TargetMb = Annotated[
-    int | None, typer.Option(min=1, help="Size of the files to make, in MB: 128, or as a table is declared.")
+    int | None,
+    typer.Option(min=1, max=LARGEST_MB, help="Size of the files to make, in MB: 128, or as a table is declared."),
 ]
 DEFAULT_TARGET_MB = 128
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -148,7 +150,7 @@ def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = Fal
     import warnings
 
     from compaction_platform.compact.glue.table import KeptTable
-    from compaction_platform.compact.plan import MB, Policy
+    from compaction_platform.compact.plan import Policy
 
     warnings.filterwarnings("ignore", module="dagster")
     import dagster as dg
@@ -177,7 +179,7 @@ def _compact_run(
     until_done: contextlib.ExitStack | None = None,
     verify: Literal["full", "pages"] = "full",
 ) -> "CompactRun":
-    from compaction_platform.compact.plan import MB, Policy
+    from compaction_platform.compact.plan import Policy
     from compaction_platform.compact.run import CompactRun, Directory
     from compaction_platform.lake.settings import load_settings
     from compaction_platform.lake.spark import spark_session, task_slots

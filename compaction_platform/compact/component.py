@@ -9,11 +9,12 @@ from pydantic import AfterValidator, Field, model_validator
 from compaction_platform.compact.assets import compact_job, compacted_asset
 from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.layout import Layout
-from compaction_platform.compact.plan import MB, Policy
+from compaction_platform.compact.plan import Policy
 from compaction_platform.compact.run import Directory
 from compaction_platform.compact.schedules import compact_schedule
 from compaction_platform.compact.sensors import late_files_sensor
 from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, as_timedelta
+from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_output import Encoding
 
 

@@ -12,8 +12,8 @@ from datetime import datetime
 
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.reconcile import is_settled, reconcile
+from compaction_platform.lake.file_sizes import MB
 
-MB = 1 << 20
 LONGEST_STEM = 120
 EXAMPLES = 20  # files that are named for each reason
 MOST_INPUTS = 10_000  # of one output, which lists them in its footer

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 MB = 1 << 20
+LARGEST_MB = 2048  # of a file that we make: it goes to the store in one conditional request, of which 5 GB is the limit
 LONGEST_BAR = 12
 SIZE_CLASSES_MB = (1, 8, 32, 128, 256)
 

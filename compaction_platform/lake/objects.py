@@ -9,6 +9,7 @@ import errno
 import mmap
 import os
 import secrets
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,7 +43,6 @@ PARTS_AT_ONCE = 4  # of an object that is made, on their way
 AT_ONCE = "10s"
 # One request: SeaweedFS lets several of those win that come as uploads in parts (seen with 4.x; there is a test).
 COPY_IF_NONE_IS_THERE = "header: If-None-Match: *"
-LARGEST_MB = 2048  # of a file that we make: it goes to the store in one conditional request, of which 5 GB is the limit
 
 
 class AddressInvalid(CompactionError):
@@ -357,7 +357,7 @@ def _first_line(error: BaseException) -> str:
 def _link_or_copy(file: Path, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if file.stat().st_dev != path.parent.stat().st_dev:
-        _write_locally(path, file.read_bytes(), replace=False)
+        _write_locally(path, file, replace=False)
         return
     with file.open("rb+") as opened:
         os.fchmod(opened.fileno(), 0o666 & ~_umask())  # temporary files are their owner's alone
@@ -368,7 +368,7 @@ def _link_or_copy(file: Path, path: Path) -> None:
     except FileExistsError:
         raise
     except OSError:  # two mounts of one device, a file system without links
-        _write_locally(path, file.read_bytes(), replace=False)
+        _write_locally(path, file, replace=False)
     _sync_directory(path.parent)
 
 
@@ -380,14 +380,18 @@ def _umask() -> int:
     return 0o022
 
 
-def _write_locally(path: Path, data: Buffer, *, replace: bool) -> None:
-    """Whole or not at all, and on the disk before it is visible."""
+def _write_locally(path: Path, data: Buffer | Path, *, replace: bool) -> None:
+    """Whole or not at all, and on the disk before it is visible. `data`: the content, or the file that has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Listings pass over names that end like this: the library's own mark of an unfinished file.
     unfinished = path.with_name(f"{path.name}#{secrets.randbits(48)}")
     try:
         with unfinished.open("xb") as file:
-            file.write(data)
+            if isinstance(data, Path):
+                with data.open("rb") as source:
+                    shutil.copyfileobj(source, file, 1 << 20)
+            else:
+                file.write(data)
             file.flush()
             os.fsync(file.fileno())
         if replace:

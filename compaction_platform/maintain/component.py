@@ -9,13 +9,14 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from compaction_platform.lake.declaration import Declaration, DeclarationInvalid, as_timedelta
+from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.maintenance import Maintained, TableCare
 from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.needs import Need
 from compaction_platform.lake.settings import Profile
 from compaction_platform.lake.window import Window
 from compaction_platform.maintain.assets import maintain_job, maintained_asset, undo_job
-from compaction_platform.maintain.plan import MB, Policy
+from compaction_platform.maintain.plan import Policy
 from compaction_platform.maintain.properties import WriteProperties, WriteRules
 from compaction_platform.maintain.run import Maintenance, OrphanRules
 from compaction_platform.maintain.schedules import maintain_schedule

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-MB = 1 << 20
+from compaction_platform.lake.file_sizes import MB
+
 GROUP_FACTOR = 2  # a group is at most so many target sizes: much can be done at once, and little is lost in a conflict
 SORTED_GROUP_FACTOR = 8  # rows that are far apart can come together only inside a group
 SLACK = 1.2  # more than small by so much, so that what is made is not small again

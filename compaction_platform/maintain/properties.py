@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_output import Encoding
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from compaction_platform.lake.settings import Settings
-
-MB = 1 << 20
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import LARGEST_MB, Objects
+from compaction_platform.lake.file_sizes import LARGEST_MB, MB
+from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.uploads import give_up_uploads
 from compaction_platform.lake.window import Window
@@ -23,7 +24,7 @@ from compaction_platform.maintain.health import Counts, Health, health_of
 from compaction_platform.maintain.look import Look, load_table, require_fit
 from compaction_platform.maintain.manifests import merge_manifests, to_merge
 from compaction_platform.maintain.orphans import Found, Orphans
-from compaction_platform.maintain.plan import MB, Plan, Policy, make_plan
+from compaction_platform.maintain.plan import Plan, Policy, make_plan
 from compaction_platform.maintain.properties import WriteRules, drift, keep
 from compaction_platform.maintain.rewrite import OURS
 from compaction_platform.maintain.snapshots import Retention

@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.settings import Settings, load_settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.serve import models
@@ -35,7 +36,6 @@ from compaction_platform.serve.telemetry import Metrics, log, log_to_stdout
 from compaction_platform.serve.tenants import Tokens, require_tenant
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
-MB = 1 << 20
 THREADS = 128  # requests that are worked on at once; writers wait for each other's commits
 COMPACTIONS = 4
 REQUEST: TypeAdapter[Any] = TypeAdapter(models.Request)

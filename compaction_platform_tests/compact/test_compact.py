@@ -20,8 +20,9 @@ from compaction_platform.compact.audit import Audit
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import INPUTS_KEY
-from compaction_platform.compact.plan import LATER, MB, YOUNG, Policy
+from compaction_platform.compact.plan import LATER, YOUNG, Policy
 from compaction_platform.lake import fetching
+from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_format.thrift import serialize
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings

@@ -11,9 +11,10 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.plan import MB, OWN_NAME, Policy
+from compaction_platform.compact.plan import OWN_NAME, Policy
 from compaction_platform.compact.report import Report
 from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread

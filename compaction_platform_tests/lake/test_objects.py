@@ -1,7 +1,9 @@
 """The same behaviour on a local directory and on S3."""
 
+import errno
 import os
 import pickle
+import secrets
 import tempfile
 import threading
 import time
@@ -121,6 +123,33 @@ def test_a_file_becomes_an_object(objects: Objects, tmp_path: Path, elsewhere: b
         made = tmp_path / "made"
         made.touch()
         assert (tmp_path / "store" / "d" / "0").stat().st_mode == made.stat().st_mode
+
+
+@unit
+def test_a_file_that_cannot_be_linked_is_copied_and_not_held_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "made"
+    content = secrets.token_bytes(1 << 20) * 64
+    file.write_bytes(content)
+    link, refused = Path.hardlink_to, []
+
+    def refuse_to_link(path: Path, target: Path) -> None:
+        if target == file:
+            refused.append(path)
+            raise OSError(errno.EXDEV, "another file system")
+        link(path, target)
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse_to_link)
+    tracemalloc.start()
+    try:
+        Objects.at(str(tmp_path / "store"), load_settings()).create_from("copied", file)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused, "the fault was not injected"
+    assert most < len(content) // 8
+    assert (tmp_path / "store" / "copied").read_bytes() == content
 
 
 def test_what_is_deleted_at_once_is_gone_or_not_tried_again(objects: Objects) -> None:

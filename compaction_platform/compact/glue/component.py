@@ -11,8 +11,9 @@ from compaction_platform.compact.glue.plan import Rules, place_of, why_location_
 from compaction_platform.compact.glue.predicate import PredicateInvalid, checked_grammar
 from compaction_platform.compact.glue.sensors import compact_schedule, partitions_sensor
 from compaction_platform.compact.glue.table import KeptTable, Publish
-from compaction_platform.compact.plan import MB, Policy
+from compaction_platform.compact.plan import Policy
 from compaction_platform.lake.declaration import Cron, Declaration, Duration, as_timedelta
+from compaction_platform.lake.file_sizes import MB
 
 
 def _glue_name(name: str) -> str:

@@ -27,7 +27,8 @@ from compaction_platform.compact.glue.plan import (
     why_location_unusable,
 )
 from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import MB, Policy
+from compaction_platform.compact.plan import Policy
+from compaction_platform.lake.file_sizes import MB
 
 pytestmark = pytest.mark.unit
 
