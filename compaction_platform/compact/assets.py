@@ -118,6 +118,7 @@ def _output(each: Any) -> dict[str, Any]:
         "engine": each.engine,
         "reason": each.reason,
         "seconds": round(each.seconds, 3),
+        "proof_seconds": round(each.proof_seconds, 3),
     }
 
 

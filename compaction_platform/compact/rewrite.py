@@ -47,6 +47,7 @@ class Rewritten:
     not_removed: Mapping[str, str] = field(default_factory=dict)
     is_somebody_elses: bool = False
     seconds: float = 0.0
+    proof_seconds: float = 0.0  # of those, what it took to read it back and compare it
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class Rewrite:
             columns=found.written.columns,
             not_removed=finished.not_removed,
             seconds=time.monotonic() - began,
+            proof_seconds=found.written.proof_seconds,
         )
 
     # ------------------------------------------------------------ commit

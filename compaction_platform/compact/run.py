@@ -254,7 +254,8 @@ class CompactRun:
         else:
             self.say(
                 f"{done}/{total}: {len(result.made_of.inputs)} files → {result.output}: {result.bytes / MB:.3g} MB, "
-                f"{result.rows:,} rows, {result.engine} ({result.reason}), {result.seconds:.1f} s"
+                f"{result.rows:,} rows, {result.engine} ({result.reason}), {result.seconds:.1f} s, "
+                f"{result.proof_seconds:.1f} s of them for the proof"
             )
         for key, reason in result.set_aside.items():
             self.say(f"{key}: set aside: {reason}")

@@ -50,6 +50,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
                 "engine": each.engine,
                 "reason": each.reason,
                 "seconds": round(each.seconds, 3),
+                "proof_seconds": round(each.proof_seconds, 3),
             }
             for each in report.made
         ],

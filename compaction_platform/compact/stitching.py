@@ -13,6 +13,7 @@ from compaction_platform.lake.stitch.description import arrow_schema
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import planned, written
 from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.stopwatch import Stopwatch
 
 
 @refusing_what_is_unfit()
@@ -29,11 +30,12 @@ def write(
     metadata = {**arrow_schema([footer.metadata for footer in footers]), **metadata}
     made = written(plan, metadata, sink)
     output = Input(inputs[0].file, sink.mapped())
-    found = proved(plan, made.choices, output.data, by_checksums=verify == "pages")
+    with Stopwatch() as proof:
+        found = proved(plan, made.choices, output.data, by_checksums=verify == "pages")
     made.describe({**metadata, ROWS_KEY: digest_of(found) if verify == "full" else _by_bytes(output)})
     if Input(inputs[0].file, sink.mapped()).metadata.num_rows != plan.rows:
         raise CannotStitch("the footer has another number of rows than the inputs")
-    return Written(plan.rows, "stitch", made.told(), made.columns)
+    return Written(plan.rows, "stitch", made.told(), made.columns, proof.seconds)
 
 
 def _by_bytes(output: Input) -> bytes:

@@ -216,6 +216,7 @@ def _compacted(each: Committed) -> dict[str, Any]:
         "engine": result.engine,
         "reason": result.reason,
         "seconds": round(result.seconds, 3),
+        "proof_seconds": round(result.proof_seconds, 3),
         "snapshot": str(each.snapshot_id),
     }
 

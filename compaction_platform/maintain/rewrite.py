@@ -28,6 +28,8 @@ from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_
 from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.file import Choice, Stitched
+from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.stopwatch import Stopwatch
 from compaction_platform.maintain import stitching
 from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.plan import Group, Policy
@@ -71,6 +73,7 @@ class Rewritten:
     reason: str = ""  # for the engine
     columns: tuple[Choice, ...] = ()  # how each was made, where that differs
     seconds: float = 0.0
+    proof_seconds: float = 0.0  # of those, what it took to read back and compare what was made
     damaged: Mapping[str, str] = field(default_factory=dict)  # an input that cannot be read: nothing was made
 
 
@@ -126,6 +129,7 @@ class Rewrite:
     def _stitched(self, work: Work) -> Rewritten:
         """Pages are joined as they are, and proved before an upload ends. What is stored must be the same bytes."""
         digest = InOrderByColumn(self.reader.schema)
+        proof = Stopwatch()
         outputs: list[DataFile] = []
         reasons: list[str] = []
         columns: tuple[Choice, ...] = ()
@@ -133,11 +137,13 @@ class Rewrite:
             with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
                 for files in stitching.cut([each.file for each in work.inputs], self.policy):
                     path = Path(spool) / f"{uuid.uuid4()}.parquet"
-                    output, reason, ways = self._stitched_into(path, files, digest, work)
+                    output, reason, ways = self._stitched_into(path, files, digest, work, proof)
                     outputs.append(output)
                     reasons.append(reason)
                     columns = columns or ways
-                    if not self._is_stored(output.file_path, path):
+                    with proof:
+                        is_stored = self._is_stored(output.file_path, path)
+                    if not is_stored:
                         raise OutputDiffers(f"{output.file_path} is not what was stored. The table is as it was.")
                     path.unlink()
         except BaseException:
@@ -152,10 +158,11 @@ class Rewrite:
             engine="stitch",
             reason="; ".join(dict.fromkeys(reasons)),
             columns=columns,
+            proof_seconds=proof.seconds,
         )
 
     def _stitched_into(
-        self, path: Path, files: Sequence[DataFile], digest: InOrderByColumn, work: Work
+        self, path: Path, files: Sequence[DataFile], digest: InOrderByColumn, work: Work, proof: Stopwatch
     ) -> tuple[DataFile, str, tuple[Choice, ...]]:
         """Inputs take room until this returns, not longer. A large output goes to the store while it is made; it is
         there when it is proved, and not before."""
@@ -165,7 +172,9 @@ class Rewrite:
         made: Stitched | None = None
         try:
             with Spool(path, store, key_of(location)) as sink:
-                made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink, digest)
+                made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink)
+                with proof:
+                    proved(made.plan, made.choices, sink.mapped(), also=digest)
                 if not sink.complete():
                     store.create_from(key_of(location), path)
             return self._described(path, location, work), made.told(), made.columns
@@ -205,7 +214,8 @@ class Rewrite:
                 for path in self._written(tables, rows.progress, Path(spool)):
                     outputs.append(self._stored(path, work))
             expected = digest.finish()
-            problems = expected.differences(self._read_back(outputs))
+            with Stopwatch() as proof:
+                problems = expected.differences(self._read_back(outputs))
             if expected.rows != rows.left:
                 problems.append(f"{rows.left} rows were read, {expected.rows} were to be written")
             if problems:
@@ -223,6 +233,7 @@ class Rewrite:
             digest=expected.digest,
             referred_to=rows.referred_to,
             engine="sort" if self._sort_columns else "re-encode",
+            proof_seconds=proof.seconds,
         )
 
     def discard(self, files: Iterable[DataFile]) -> None:

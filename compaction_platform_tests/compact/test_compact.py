@@ -224,6 +224,28 @@ def test_thousands_of_columns(yard: Yard) -> None:
     assert table["only_1"].to_pylist() == [None] * 3 + ["a", "b", "c"] + [None] * 3
 
 
+@pytest.mark.parametrize(
+    ("engine", "written", "how"),
+    [
+        ("concat", {"row_group_size": 1100}, {}),
+        ("stitch", {}, {}),
+        ("re-encode", {"row_group_size": 100}, {}),
+        ("sort", {}, {"encoding": Encoding(sort_by=("word",))}),
+    ],
+)
+def test_what_the_proof_takes_is_told_apart(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, engine: str, written: dict[str, Any], how: dict[str, Any]
+) -> None:
+    if engine == "concat":
+        monkeypatch.setattr(concat, "LARGE_ROW_GROUP_BYTES", 1)
+    for number in range(4):
+        yard.put(f"{number}.parquet", rows(number * 3000, 3000), **written)
+    (made,) = yard.compact(**how).made
+    assert made.engine == engine
+    assert 0 < made.proof_seconds < made.seconds
+    assert f"{made.seconds:.1f} s, {made.proof_seconds:.1f} s of them for the proof" in "\n".join(yard.said)
+
+
 def test_how_columns_were_made_is_told_once_for_all_outputs_that_are_alike(yard: Yard) -> None:
     for hour in range(3):
         for number in range(4):

@@ -21,7 +21,7 @@ from compaction_platform.lake.objects import Growing, Objects, StoreRefused
 from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.table_entries import Manifests
-from compaction_platform.maintain import stitching
+from compaction_platform.maintain import rewrite
 from compaction_platform_tests.maintain.scene import COLUMNS, Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration
@@ -82,8 +82,10 @@ def stored(scene: Scene) -> set[str]:
 
 def test_files_of_pyiceberg_are_stitched_with_metrics_identities_and_split_offsets(scene: Scene) -> None:
     scene.write(*(rows_of(range(number * ROWS, (number + 1) * ROWS)) for number in range(4)))
-    ((engine, reason),) = engines(scene.maintain())
+    report = scene.maintain()
+    ((engine, reason),) = engines(report)
     assert (engine, reason.startswith("pages are joined; columns: ")) == ("stitch", True)
+    assert all(0 < each.result.proof_seconds < each.result.seconds for each in report.committed)
     (columns,) = [said for said in scene.said if said.startswith("columns of ")]
     assert all(f"{field.name}: " in columns for field in scene.table.schema().fields), "how each was made, and why"
     scene.assert_nothing_lost()
@@ -208,14 +210,14 @@ def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_pro
 ) -> None:
     scene = large_scene(new_scene)
     seen: list[tuple[int, bool]] = []
-    real = stitching.proved
+    real = rewrite.proved
 
     def watched(*given: Any, **options: Any) -> Any:
         (upload,) = unfinished(scene)
         seen.append((parts_of(scene, upload), upload["Key"] in stored(scene)))
         return real(*given, **options)
 
-    monkeypatch.setattr(stitching, "proved", watched)
+    monkeypatch.setattr(rewrite, "proved", watched)
     assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
     ((parts, is_there),) = seen
     assert parts >= 1 and not is_there
@@ -234,7 +236,7 @@ def test_an_output_that_is_not_proved_leaves_nothing_in_the_store(
         during.append(unfinished(scene))
         raise CannotStitch("it is not what it should be")
 
-    monkeypatch.setattr(stitching, "proved", refused)
+    monkeypatch.setattr(rewrite, "proved", refused)
     before = stored(scene)
     report = scene.maintain()
     assert [len(each) for each in during] == [1]
