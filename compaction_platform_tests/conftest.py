@@ -1,4 +1,4 @@
-"""One embedded lake and one Spark session for the whole test run."""
+"""One embedded lake and one Spark session for each process of a test run, and one Spark for all of them."""
 
 import contextlib
 import os
@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from compaction_platform.lake.settings import PREFIX, Settings
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform_tests.metrics_receiver import Receiver, receiving
+from compaction_platform_tests.one_spark import LakeBesideSpark, SharedSpark, one_spark
 
 hypothesis_settings.register_profile("project", deadline=None, database=None, derandomize=True)
 hypothesis_settings.load_profile("project")
@@ -61,8 +62,20 @@ def signals_are_heard() -> None:
 
 
 @pytest.fixture(scope="session")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLake]:
-    with EmbeddedLake(tmp_path_factory.mktemp("lake")) as lake:
+def shared_spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SharedSpark:
+    """It ends when the processes do: the last test of one of them has no time to wait for the others."""
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    sharing = one_spark(common / "spark")
+    spark = sharing.__enter__()
+    request.config.add_cleanup(lambda: sharing.__exit__(None, None, None))
+    return spark
+
+
+@pytest.fixture(scope="session")
+def lake(tmp_path_factory: pytest.TempPathFactory, shared_spark: SharedSpark) -> Iterator[EmbeddedLake]:
+    with LakeBesideSpark(tmp_path_factory.mktemp("lake"), shared_spark) as lake:
         yield lake
 
 

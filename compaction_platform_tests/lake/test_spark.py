@@ -28,6 +28,7 @@ from compaction_platform.lake.spark import (
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.jars import jars_directory
 from compaction_platform.local.state import free_ports
+from compaction_platform_tests.one_spark import SharedSpark
 
 integration = pytest.mark.integration
 unit = pytest.mark.unit
@@ -145,11 +146,11 @@ def test_slots_are_asked_from_spark_when_not_set(spark: Any, settings: Settings)
 
 
 @integration
-def test_a_session_without_the_token_is_refused(lake: EmbeddedLake, settings: Settings) -> None:
+def test_a_session_without_the_token_is_refused(shared_spark: SharedSpark, settings: Settings) -> None:
     from pydantic import SecretStr
 
-    wrong = SecretStr(f"sc://localhost:{lake.ports.spark_connect}/;token=wrong")
-    with pytest.raises(SparkUnreachable, match=f"{lake.ports.spark_connect} does not answer.*token") as refused:
+    wrong = SecretStr(f"sc://localhost:{shared_spark.port}/;token=wrong")
+    with pytest.raises(SparkUnreachable, match=f"{shared_spark.port} does not answer.*token") as refused:
         open_session(settings.model_copy(update={"spark_remote": wrong}))
     assert "wrong" not in str(refused.value).replace("token right", "")
 
@@ -173,10 +174,9 @@ def test_a_session_that_is_over_leaves_the_others_alone(spark: Any, settings: Se
 
 
 @integration
-def test_servers_listen_on_loopback_only(lake: EmbeddedLake, spark: Any) -> None:
+def test_servers_listen_on_loopback_only(lake: EmbeddedLake, shared_spark: SharedSpark) -> None:
     addresses = set()
-    for running in lake.running:
-        process = psutil.Process(running.popen.pid)
+    for process in (shared_spark.process, *(psutil.Process(running.popen.pid) for running in lake.running)):
         for each in (process, *process.children(recursive=True)):
             addresses |= {c.laddr.ip for c in each.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     assert addresses
@@ -184,10 +184,12 @@ def test_servers_listen_on_loopback_only(lake: EmbeddedLake, spark: Any) -> None
 
 
 @integration
-def test_no_secret_is_in_a_log_or_an_unprotected_file(lake: EmbeddedLake, spark: Any) -> None:
+def test_no_secret_is_in_a_log_or_an_unprotected_file(
+    lake: EmbeddedLake, shared_spark: SharedSpark, spark: Any
+) -> None:
     spark.sql("SHOW NAMESPACES IN lake").collect()  # the catalog, and with it the credentials, are in use now
-    secrets = [lake.credentials.secret_access_key, lake.credentials.postgres_password, lake.credentials.spark_token]
-    files = [*lake.state.logs.iterdir(), lake.state.data / "spark" / "spark.properties"]
+    secrets = [lake.credentials.secret_access_key, lake.credentials.postgres_password, shared_spark.token]
+    files = [*lake.state.logs.iterdir(), *shared_spark.files]
     assert len(files) == 4
     for file in files:
         shown = file.read_text(errors="replace")

@@ -1,0 +1,93 @@
+"""One Spark for all processes of a test run: each has a lake of its own, and a young JVM is what takes the most time.
+
+Sessions of Spark Connect have a catalog each, so tables of one process are not seen by another. The process that needs
+Spark first starts it, and stops it when no other process uses it any more.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from compaction_platform.lake.settings import PREFIX
+from compaction_platform.lake.spark import session_config
+from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform.local.processes import ProcessRecord, RunningServer, start
+from compaction_platform.local.spark_connect import spark_connect
+from compaction_platform.local.state import StateDirectory
+
+
+@dataclass(frozen=True)
+class SharedSpark:
+    directory: Path
+    port: int
+    token: str
+
+    @property
+    def process(self) -> psutil.Process:
+        record = ProcessRecord.read(self.directory / "processes" / "spark.json")
+        process = record.process() if record else None
+        assert process is not None, "Spark is not running"
+        return process
+
+    @property
+    def files(self) -> list[Path]:
+        """Where it writes what others might read."""
+        return [self.directory / "logs" / "spark.log", self.directory / "data" / "spark" / "spark.properties"]
+
+
+class LakeBesideSpark(EmbeddedLake):
+    """An embedded lake whose Spark is one that runs already."""
+
+    def __init__(self, directory: Path, spark: SharedSpark) -> None:
+        super().__init__(directory, spark=False)
+        self.spark = spark
+
+    def variables(self) -> dict[str, str]:
+        here = {
+            "SPARK_SLOTS": str(os.cpu_count() or 1),
+            "SPARK_REMOTE": f"sc://localhost:{self.spark.port}/;token={self.spark.token}",
+        }
+        return {**super().variables(), **{f"{PREFIX}{name}": value for name, value in here.items()}}
+
+
+@contextmanager
+def one_spark(place: Path) -> Iterator[SharedSpark]:
+    """`place` is the same for all who share. At its end, the one who has started Spark waits for the others."""
+    address = place / "address.json"
+    state = StateDirectory(place)
+    with (place / "starting").open("w") as starting, (place / "in-use").open("w") as in_use:
+        fcntl.flock(starting, fcntl.LOCK_EX)
+        mine = None
+        if not address.exists():
+            mine = _started(state)
+            address.write_text(json.dumps([state.ports().spark_connect, state.credentials().spark_token]))
+        fcntl.flock(in_use, fcntl.LOCK_SH)
+        fcntl.flock(starting, fcntl.LOCK_UN)
+        try:
+            yield SharedSpark(place, *json.loads(address.read_text()))
+        finally:
+            fcntl.flock(in_use, fcntl.LOCK_UN)
+            if mine is not None:
+                _stop(mine, address, starting, in_use)
+
+
+def _started(state: StateDirectory) -> RunningServer:
+    spark = spark_connect(state.data / "spark", state.ports(), state.credentials(), session_config())
+    running = start(spark, state.records, state.logs)
+    running.wait_until_ready()
+    return running
+
+
+def _stop(running: RunningServer, address: Path, starting: IO[str], in_use: IO[str]) -> None:
+    fcntl.flock(starting, fcntl.LOCK_EX)  # whoever comes now starts one of its own
+    fcntl.flock(in_use, fcntl.LOCK_EX)
+    address.unlink()
+    running.ask_to_stop()
+    running.stop()
