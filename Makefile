@@ -20,7 +20,7 @@ demo: $(READY) ## Show the platform at work on a real lake on this machine (star
 dev: $(READY) ## Start the embedded lake, Spark and Dagster; Ctrl-C stops everything
 	@$(BIN)/compaction dev || [ $$? -eq 130 ] # Ctrl-C is the way to end it
 
-test: style ## Run lint and all tests (in three processes, each with a lake of its own)
+test: style ## Run lint and all tests (in three processes, each with a lake of its own and all with one Spark)
 	@$(MAKE) --no-print-directory types > .venv/types.log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
 	wait $$types || { cat .venv/types.log; echo "types or imports are not right: see above"; exit 1; }; exit $$tests

@@ -169,7 +169,8 @@ def bench(
         raise CompactionError(f"no benchmark {', '.join(sorted(unknown))}. There are: {', '.join(found)}.")
     for name in names or found:
         console.rule(name)
-        subprocess.run([sys.executable, str(found[name])], check=True)
+        if code := subprocess.run([sys.executable, str(found[name])], check=False).returncode:
+            raise CompactionError(f"the benchmark {name} failed (exit code {code}): see above.")
 
 
 def demo_directory() -> Path:

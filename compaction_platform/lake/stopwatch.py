@@ -1,0 +1,16 @@
+"""How long some parts of a work take in all: `with watch:` around each of them."""
+
+import time
+from contextlib import AbstractContextManager
+
+
+class Stopwatch(AbstractContextManager["Stopwatch"]):
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __enter__(self) -> "Stopwatch":
+        self._began = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.monotonic() - self._began
