@@ -1,6 +1,5 @@
-"""Small files become one: the same rows, in the same order, whatever the files are like."""
+"""Small files become one: the same rows, in the same order."""
 
-import base64
 import json
 import os
 from dataclasses import replace
@@ -13,27 +12,16 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
-from pyarrow.parquet import encryption
 
 from compaction_platform.compact import concat
-from compaction_platform.compact.audit import Audit
-from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import LATER, YOUNG, Policy
 from compaction_platform.lake import fetching
 from compaction_platform.lake.file_sizes import MB
-from compaction_platform.lake.parquet_format.thrift import serialize
 from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
 pytestmark = pytest.mark.unit
-
-
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return local_yard(tmp_path / "yard", Settings(_env_file=None))
 
 
 def test_the_rows_and_their_order_stay_and_the_files_become_few(yard: Yard) -> None:
@@ -107,123 +95,6 @@ def test_outputs_are_well_made(yard: Yard) -> None:
         file.read(columns=["unique"])
 
 
-# ---------------------------------------------------------------- schemas
-
-
-def test_columns_that_come_and_go_change_places_or_grow_wider(yard: Yard) -> None:
-    yard.put("0.parquet", pyarrow.table({"a": pyarrow.array([1, 2], pyarrow.int32()), "b": ["x", "y"]}))
-    yard.put("1.parquet", pyarrow.table({"b": ["z"], "a": pyarrow.array([1 << 40], pyarrow.int64())}))
-    yard.put("2.parquet", pyarrow.table({"a": pyarrow.array([5], pyarrow.int8()), "c": [1.5]}))
-    yard.put(
-        "3.parquet",
-        pyarrow.table({"a": pyarrow.array([None], pyarrow.null()), "c": pyarrow.array([2.5], pyarrow.float32())}),
-    )
-    yard.compact()
-    (output,) = yard.files()
-    assert yard.content()[""] == [
-        {"a": 1, "b": "x", "c": None},
-        {"a": 2, "b": "y", "c": None},
-        {"a": 1 << 40, "b": "z", "c": None},
-        {"a": 5, "b": None, "c": 1.5},
-        {"a": None, "b": None, "c": 2.5},
-    ]
-    types = {column.name: column.type for column in yard.metadata(output).schema.to_arrow_schema()}
-    assert types == {"a": pyarrow.int64(), "b": pyarrow.string(), "c": pyarrow.float64()}
-
-
-@pytest.mark.parametrize(
-    ("odd", "complaint"),
-    [
-        ({"a": ["text"]}, "its column a is string, in the others it is int64"),
-        ({"A": [1]}, "its column A is a in the others"),
-        ({"a": [1.5]}, "its column a is double"),
-        ({"a": [[1]]}, "its column a is list"),
-    ],
-)
-@pytest.mark.parametrize("name", ["0-the first.parquet", "the last.parquet"])
-def test_a_file_that_does_not_go_together_with_the_others_stays(
-    yard: Yard, odd: dict[str, Any], complaint: str, name: str
-) -> None:
-    for number in range(3):
-        yard.put(f"{number}.parquet", pyarrow.table({"a": [number]}))
-    yard.put(name, pyarrow.table(odd))
-    odd_bytes = bytes(yard.store.read(name))
-    report = yard.compact()
-    assert complaint in report.set_aside[name]
-    assert complaint in yard.notes()[name]
-    assert bytes(yard.store.read(name)) == odd_bytes
-    assert len(yard.files()) == 2
-    assert yard.run().plan()[0].plan.is_empty
-
-
-def with_ids(table: pyarrow.Table, *ids: int) -> pyarrow.Table:
-    fields = [
-        column.with_metadata({"PARQUET:field_id": str(number)})
-        for column, number in zip(table.schema, ids, strict=True)
-    ]
-    return table.cast(pyarrow.schema(fields))
-
-
-def test_field_ids_survive_and_are_not_mixed_up(yard: Yard) -> None:
-    yard.put("0.parquet", with_ids(pyarrow.table({"a": [1], "b": [2]}), 7, 9))
-    yard.put("1.parquet", with_ids(pyarrow.table({"a": [3], "b": [4]}), 7, 9))
-    yard.put("2.parquet", with_ids(pyarrow.table({"c": [5], "b": [6]}), 7, 9))
-    report = yard.compact()
-    assert "has the field id of a in the others" in report.set_aside["2.parquet"]
-    (output,) = yard.outputs()
-    schema = yard.metadata(output).schema.to_arrow_schema()
-    assert [column.metadata[b"PARQUET:field_id"] for column in schema] == [b"7", b"9"]
-
-
-# ---------------------------------------------------------------- files of another kind
-
-
-class OneKey(encryption.KmsClient):  # type: ignore[misc]
-    """Wraps keys with a key of its own: enough to encrypt a file."""
-
-    def __init__(self, configuration: encryption.KmsConnectionConfig) -> None:
-        encryption.KmsClient.__init__(self)
-
-    def wrap_key(self, key: bytes, name: str) -> bytes:
-        return base64.b64encode(key)
-
-    def unwrap_key(self, wrapped: bytes, name: str) -> bytes:
-        return base64.b64decode(wrapped)
-
-
-@pytest.mark.parametrize("plaintext_footer", [False, True])
-@pytest.mark.parametrize("encrypted", [1, 3])
-def test_encrypted_files_are_left_alone(yard: Yard, plaintext_footer: bool, encrypted: int) -> None:
-    settings = encryption.EncryptionConfiguration(
-        footer_key="footer", column_keys={"key": ["word"]}, plaintext_footer=plaintext_footer
-    )
-    properties = encryption.CryptoFactory(OneKey).file_encryption_properties(encryption.KmsConnectionConfig(), settings)
-    for number in range(encrypted):
-        yard.put(f"{number}.parquet", rows(number), encryption_properties=properties, write_page_checksum=False)
-    for number in range(encrypted, 5):
-        yard.put(f"{number}.parquet", rows(number * 50))
-    before = {key: bytes(yard.store.read(key)) for key in yard.files()[:encrypted]}
-    report = yard.compact()
-    assert list(report.set_aside) == [f"{number}.parquet" for number in range(encrypted)]
-    assert {key: bytes(yard.store.read(key)) for key in before} == before
-    (output,) = yard.outputs()
-    assert yard.metadata(output).num_rows == 50 * (5 - encrypted)
-    assert yard.run().plan()[0].plan.is_empty
-
-
-def test_thousands_of_columns(yard: Yard) -> None:
-    wide = {f"column_{number:04d}": pyarrow.array([number, None, -number]) for number in range(3000)}
-    for number in range(3):
-        yard.put(f"{number}.parquet", pyarrow.table({**wide, f"only_{number}": ["a", "b", "c"]}))
-    report = yard.compact()
-    assert report.failed == {}
-    (output,) = yard.outputs()
-    table = pyarrow.parquet.read_table(pyarrow.BufferReader(bytes(yard.store.read(output))))
-    assert (table.num_rows, table.num_columns) == (9, 3003)
-    assert table["column_2999"].to_pylist() == [2999, None, -2999] * 3
-    assert table["only_1"].to_pylist() == [None] * 3 + ["a", "b", "c"] + [None] * 3
-
-
 @pytest.mark.parametrize(
     ("engine", "written", "how"),
     [
@@ -280,82 +151,6 @@ def test_inputs_that_are_too_much_for_memory_are_spooled(
     assert not list(spool.iterdir())
 
 
-def test_what_a_writer_says_about_its_columns_is_not_said_of_others(yard: Yard) -> None:
-    """Spark takes its schema from a key of the footer, whatever columns the file has."""
-    for number in range(3):
-        kind = pyarrow.int64() if number == 1 else pyarrow.int32()
-        told = {b"org.apache.spark.sql.parquet.row.metadata": str(kind).encode(), b"owner": b"me"}
-        more = {"y": ["a"]} if number == 1 else {}
-        table = pyarrow.table({"x": pyarrow.array([number], kind), **more})
-        sink = pyarrow.BufferOutputStream()
-        with pyarrow.parquet.ParquetWriter(sink, table.schema) as writer:
-            writer.write_table(table)
-            writer.add_key_value_metadata(told)
-        yard.put(f"{number}.parquet", sink.getvalue().to_pybytes())
-    yard.compact()
-    (output,) = yard.outputs()
-    keys = yard.metadata(output).metadata
-    assert b"org.apache.spark.sql.parquet.row.metadata" not in keys
-    assert keys[b"owner"] == b"me"
-    inputs = json.loads(keys[INPUTS_KEY])
-    assert [each["metadata"]["org.apache.spark.sql.parquet.row.metadata"] for each in inputs] == [
-        "int32",
-        "int64",
-        "int32",
-    ]
-
-
-def test_uuids_stay_uuids(yard: Yard) -> None:
-    for number in range(2):
-        duckdb.sql(
-            f"COPY (SELECT uuid() AS id, i FROM range(5) t(i)) TO '{yard.uri}/{number}.parquet' (FORMAT parquet)"
-        )
-    files = f"{yard.uri}/*.parquet"
-    before = duckdb.sql(f"SELECT typeof(id), id, i FROM read_parquet('{files}') ORDER BY id").fetchall()
-    assert yard.compact().failed == {}
-    assert len(yard.files()) == 1
-    assert duckdb.sql(f"SELECT typeof(id), id, i FROM read_parquet('{files}') ORDER BY id").fetchall() == before
-    assert before[0][0] == "UUID"
-
-
-@pytest.mark.parametrize(
-    ("kinds", "becomes", "stays"),
-    [
-        (["timestamp[ms]", "timestamp[ms]", "timestamp[us]"], "timestamp[us]", []),
-        (["timestamp[us]", "timestamp[us]", "timestamp[ns]"], "timestamp[ns]", []),
-        (["string", "string", "fixed_size_binary[4]"], "string", ["2.parquet"]),
-        (["string", "string", "binary"], "string", ["2.parquet"]),
-    ],
-    ids=str,
-)
-def test_kinds_that_are_alike_but_not_the_same(yard: Yard, kinds: list[str], becomes: str, stays: list[str]) -> None:
-    types = {
-        "timestamp[ms]": pyarrow.timestamp("ms"),
-        "timestamp[us]": pyarrow.timestamp("us"),
-        "timestamp[ns]": pyarrow.timestamp("ns"),
-        "string": pyarrow.string(),
-        "binary": pyarrow.binary(),
-        "fixed_size_binary[4]": pyarrow.binary(4),
-    }
-    for number, kind in enumerate(kinds):
-        values = [1234567] if "timestamp" in kind else [b"\xff\xfe\x00\x01" if "binary" in kind else "text"]
-        yard.put(f"{number}.parquet", pyarrow.table({"x": pyarrow.array(values, types[kind])}))
-    report = yard.compact()
-    assert report.failed == {}
-    assert list(report.set_aside) == stays
-    (output,) = yard.outputs()
-    assert str(yard.metadata(output).schema.to_arrow_schema().field("x").type) == becomes
-    assert yard.metadata(output).num_rows == 3 - len(stays)
-
-
-def test_wide_rows_are_read_a_few_at_a_time() -> None:
-    wide = pyarrow.table({f"c{number}": pyarrow.array([0.0] * 5000) for number in range(1500)})
-    sink = pyarrow.BufferOutputStream()
-    pyarrow.parquet.write_table(wide, sink)
-    largest = max(batch.nbytes for batch in Input(Listed("x", 0, ""), sink.getvalue()).decoded())
-    assert largest <= 17 << 20
-
-
 # ---------------------------------------------------------------- directories
 
 
@@ -396,105 +191,6 @@ def test_a_target_gets_all_of_the_data(yard: Yard, tmp_path: Path, originals: An
         assert target.content() == before
         assert yard.files() == ([*sorted(yard.files())] if originals == "keep" else ["large/1.parquet"])
     assert yard.run(originals=originals, target_uri=target.uri, policy=policy).plan()[0].plan.is_empty
-
-
-# ---------------------------------------------------------------- concat
-
-
-@pytest.fixture
-def any_row_group_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concat, "LARGE_ROW_GROUP_BYTES", 1)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"write_page_index": True},
-        {"data_page_version": "2.0"},
-        {"use_dictionary": False},
-        {"write_page_checksum": False},  # proved by decoding
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("verify", ["full", "pages"])
-def test_large_row_groups_are_copied_as_they_are(
-    yard: Yard, any_row_group_is_large: None, options: dict[str, Any], verify: Any
-) -> None:
-    for number in range(4):
-        nested = pyarrow.array([[{"x": value, "y": None}] * (value % 3) for value in range(3000)])
-        yard.put(f"{number}.parquet", rows(number * 3000, 3000, nested=nested), row_group_size=1100, **options)
-    before, metadata = yard.content(), yard.metadata("0.parquet")
-    report = yard.compact(verify=verify)
-    assert [each.engine for each in report.made] == ["concat"]
-    assert yard.content() == before
-    (output,) = yard.outputs()
-    after = yard.metadata(output)
-    assert (after.num_rows, after.num_row_groups) == (12_000, 12)
-    assert after.row_group(0).column(0).total_compressed_size == metadata.row_group(0).column(0).total_compressed_size
-    assert after.row_group(5).column(0).statistics.min == 3000 + 2200
-    path = f"{yard.uri}/{output}"
-    assert duckdb.sql(f"SELECT count(*), sum(id), count(word) FROM '{path}'").fetchall() == [
-        (12_000, sum(range(12_000)), sum(1 for number in range(12_000) if number % 11))
-    ]
-    assert duckdb.sql(f"SELECT count(*) FROM '{path}' WHERE id BETWEEN 7000 AND 7009").fetchall() == [(10,)]
-    file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
-    assert file.read().num_rows == 12_000
-    stored = yard.store.stat(output)
-    assert stored is not None
-    audited = Audit(yard.store)(Listed(stored.key, stored.size, stored.etag))
-    assert (audited.rows, audited.problem) == (12_000, None)
-
-
-@pytest.mark.parametrize("verify", ["full", "pages"])
-def test_a_copied_page_that_is_corrupt_is_found_and_its_file_stays(
-    yard: Yard, any_row_group_is_large: None, verify: Any
-) -> None:
-    for number in range(3):
-        yard.put(f"{number}.parquet", rows(number * 100, 100), use_dictionary=False, compression="none")
-    data = bytearray(yard.store.read("1.parquet"))
-    place = data.index(b"word 3") + 2
-    data[place] ^= 1
-    yard.store.write("1.parquet", bytes(data))
-    report = yard.compact(verify=verify)
-    assert [each.engine for each in report.made] == ["concat"]
-    assert "checksum" in report.set_aside["1.parquet"].lower()
-    assert len(yard.files()) == 2
-
-
-def test_a_copied_page_without_checksum_that_is_corrupt_is_found_by_decoding(
-    yard: Yard, any_row_group_is_large: None
-) -> None:
-    for number in range(3):
-        yard.put(f"{number}.parquet", rows(number * 100, 100), compression="zstd", write_page_checksum=False)
-    column = yard.metadata("1.parquet").row_group(0).column(0)
-    data = bytearray(yard.store.read("1.parquet"))
-    place = column.dictionary_page_offset + 60
-    data[place : place + 20] = bytes(20)
-    yard.store.write("1.parquet", bytes(data))
-    report = yard.compact()
-    assert [each.engine for each in report.made] == ["concat"]
-    assert list(report.set_aside) == ["1.parquet"]
-
-
-@pytest.mark.parametrize("options", [{"compression": "zstd"}, {"data_page_version": "2.0"}, {"use_dictionary": False}])
-def test_checksums_prove_a_file_only_if_each_holds_and_no_page_is_missing(yard: Yard, options: dict[str, Any]) -> None:
-    yard.put("1.parquet", rows(0, 9000), **options)
-    data = bytes(yard.store.read("1.parquet"))
-    file = Listed("1.parquet", len(data), "")
-    assert concat.rows_by_checksums(Input(file, pyarrow.py_buffer(data))) == 9000
-    column = yard.metadata("1.parquet").row_group(0).column(1)
-    first, size = column.dictionary_page_offset or column.data_page_offset, column.total_compressed_size
-    for place in range(first + size // 2, first + size, size // 10):  # the header is covered by no checksum
-        damaged = bytearray(data)
-        damaged[place] ^= 4
-        assert concat.rows_by_checksums(Input(file, pyarrow.py_buffer(bytes(damaged)))) is None
-    footer = concat.footer_of(pyarrow.py_buffer(data))
-    meta = footer.get_value(4).items[0].get_value(1).items[0].get_value(3)
-    meta.set_value(5, 6, meta.get_value(5) + 7)  # seven more values than there are pages for
-    encoded = serialize(footer)
-    lying = data[: -8 - int.from_bytes(data[-8:-4], "little")] + encoded + len(encoded).to_bytes(4, "little") + b"PAR1"
-    assert concat.rows_by_checksums(Input(file, pyarrow.py_buffer(lying))) is None
 
 
 # ---------------------------------------------------------------- names, and what is no data

@@ -9,22 +9,16 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.lake.fingerprint import in_order
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.file import footers_of, planned, written
 from compaction_platform.lake.stitch.proof import proved
-from compaction_platform_tests.compact.yard import Yard, local_yard, rows
+from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit
 
 # Files that pyarrow cannot read, or whose rows it could not write again just as they are.
 STAY = {"incorrect_map_schema.parquet", "int96_from_spark.parquet"}
 READABLE = {"ARROW-GH-43605": 21_186, "nation.dict-malformed": 25}  # they only look corrupt: rows
-
-
-@pytest.fixture
-def yard(tmp_path: Path) -> Yard:
-    return local_yard(tmp_path / "yard", Settings(_env_file=None))
 
 
 def read(path: Path | io.BytesIO) -> pyarrow.Table:
