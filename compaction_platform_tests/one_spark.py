@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import psutil
 
@@ -31,8 +30,7 @@ class SharedSpark:
 
     @property
     def process(self) -> psutil.Process:
-        record = ProcessRecord.read(self.directory / "processes" / "spark.json")
-        process = record.process() if record else None
+        process = _process(self.directory)
         assert process is not None, "Spark is not running"
         return process
 
@@ -59,35 +57,41 @@ class LakeBesideSpark(EmbeddedLake):
 
 @contextmanager
 def one_spark(place: Path) -> Iterator[SharedSpark]:
-    """`place` is the same for all who share. At its end, the one who has started Spark waits for the others."""
-    address = place / "address.json"
+    """`place` is the same for all who share. At its end, the one who has started Spark waits for the others. (xdist
+    then gives it ten seconds; if it is ended meanwhile, the kernel ends Spark.)"""
     state = StateDirectory(place)
+    address = place / "address.json"
     with (place / "starting").open("w") as starting, (place / "in-use").open("w") as in_use:
+        fcntl.flock(in_use, fcntl.LOCK_SH)
         fcntl.flock(starting, fcntl.LOCK_EX)
         mine = None
-        if not address.exists():
+        if not (address.exists() and _process(place)):
             mine = _started(state)
             address.write_text(json.dumps([state.ports().spark_connect, state.credentials().spark_token]))
-        fcntl.flock(in_use, fcntl.LOCK_SH)
         fcntl.flock(starting, fcntl.LOCK_UN)
         try:
             yield SharedSpark(place, *json.loads(address.read_text()))
         finally:
             fcntl.flock(in_use, fcntl.LOCK_UN)
             if mine is not None:
-                _stop(mine, address, starting, in_use)
+                fcntl.flock(in_use, fcntl.LOCK_EX)  # nobody uses it any more; who comes now starts one of its own
+                address.unlink()
+                mine.ask_to_stop()
+                mine.stop()
+
+
+def _process(place: Path) -> psutil.Process | None:
+    record = ProcessRecord.read(place / "processes" / "spark.json")
+    return record.process() if record else None
 
 
 def _started(state: StateDirectory) -> RunningServer:
     spark = spark_connect(state.data / "spark", state.ports(), state.credentials(), session_config())
     running = start(spark, state.records, state.logs)
-    running.wait_until_ready()
+    try:
+        running.wait_until_ready()
+    except BaseException:
+        running.ask_to_stop()
+        running.stop()
+        raise
     return running
-
-
-def _stop(running: RunningServer, address: Path, starting: IO[str], in_use: IO[str]) -> None:
-    fcntl.flock(starting, fcntl.LOCK_EX)  # whoever comes now starts one of its own
-    fcntl.flock(in_use, fcntl.LOCK_EX)
-    address.unlink()
-    running.ask_to_stop()
-    running.stop()

@@ -26,7 +26,7 @@ from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder,
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.spool import Spool
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Choice, Stitched
 from compaction_platform.lake.stitch.proof import proved
 from compaction_platform.lake.stopwatch import Stopwatch
@@ -173,7 +173,7 @@ class Rewrite:
         try:
             with Spool(path, store, key_of(location)) as sink:
                 made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink)
-                with proof:
+                with refusing_what_is_unfit(), proof:
                     proved(made.plan, made.choices, sink.mapped(), also=digest)
                 if not sink.complete():
                     store.create_from(key_of(location), path)

@@ -167,7 +167,7 @@ class Column:
         unsure = [taken for taken in found if taken.has_nulls]
         if unsure:
             streams = [(taken.definitions, taken.page.values) for taken in unsure]
-            found_levels = values.levels(streams, self.leaf.definition)
+            found_levels = values.levels(streams, self.leaf.definition).astype("u1")
             begins = 0
             for taken, (_, count) in zip(unsure, streams, strict=True):
                 taken.levels = found_levels[begins : begins + count]
@@ -267,16 +267,18 @@ class Column:
         largest = self.leaf.definition
         if largest and all(one.present == one.page.values for one in taken):
             return constant(largest, sum(one.page.values for one in taken))
-        if not largest or len(taken) == 1:
+        if not largest:
+            return b""
+        if len(taken) == 1:
             return bytes(taken[0].definitions)
-        known = [
-            numpy.full(one.page.values, largest, numpy.int32) if one.levels is None else one.levels for one in taken
-        ]
+        known = [numpy.full(one.page.values, largest, "u1") if one.levels is None else one.levels for one in taken]
         return packed_levels(numpy.concatenate(known), largest)
 
     def _merged_repetitions(self, taken: Sequence[Taken]) -> bytes:
         largest = self.leaf.repetition
-        if not largest or len(taken) == 1:
+        if not largest:
+            return b""  # whatever a page says: readers pass over it
+        if len(taken) == 1:
             return bytes(taken[0].repetitions)
         streams = [(one.repetitions, one.page.values) for one in taken]
         return packed_levels(values.levels(streams, largest), largest)

@@ -374,6 +374,27 @@ def test_compressed_pages_of_which_an_old_writer_says_that_they_are_not_are_refu
             stitched(files)
 
 
+def test_levels_of_repetition_that_mean_nothing_do_not_come_along() -> None:
+    """A page of a flat column says that it has some. Readers pass over them."""
+    rows = pyarrow.table({"x": [None if number % 11 == 0 else f"v{number % 50}" for number in range(15_000)]})
+    options: dict[str, Any] = {"write_statistics": False, "store_schema": False}
+    plain = by_pyarrow(compression="zstd", data_page_version="2.0", **options)(rows)
+    footer = FooterReader().read(plain)
+    (chunk,) = footer.row_groups[0].chunks
+    dictionary, page = pages_of(memoryview(plain), chunk)
+    page.data, page.repetitions = memoryview(b"\x07\x00\x00" + bytes(page.data)), 3
+    page.uncompressed += 3
+    pages = [header_of(each) + bytes(each.data) for each in (dictionary, page)]
+    chunk.dictionary_page, chunk.data_page, chunk.compressed = 4, 4 + len(pages[0]), sum(map(len, pages))
+    chunk.uncompressed = chunk.compressed + sum(each.uncompressed - len(each.data) for each in (dictionary, page))
+    chunk.column_index = chunk.offset_index = None
+    odd = MAGIC + b"".join(pages) + footer_bytes(footer)
+    assert read(odd).equals(rows), "Arrow passes over them"
+    output, choices = stitched([odd, plain])
+    assert strategies(choices) == {"x": "dictionary"}
+    assert read(output).equals(pyarrow.concat_tables([rows, rows]))
+
+
 def test_a_footer_that_cannot_be_written_again_is_refused_and_nothing_else_happens() -> None:
     rows = pyarrow.table({"x": [f"{number}" for number in range(1000)]})
     sound = by_pyarrow(compression="zstd", store_schema=False)(rows)
