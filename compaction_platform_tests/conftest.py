@@ -46,9 +46,10 @@ def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def java_starts_quickly() -> None:
-    """Each Spark of a test lives for a minute or less: code that is compiled as well as can be is not used often enough
-    to be worth it."""
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    """A Spark of a test does not live long: code that is compiled as well as can be is not used often enough to be
+    worth it. Nor need the classes of pinned jars be verified each time."""
+    quickly = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", quickly)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -181,7 +181,7 @@ def free_ports(count: int) -> list[int]:
 
 
 _reserved: set[int] = set()  # by this process
-_reservations: list[IO[bytes]] = []  # the one open file whose locks they are
+_reservations: list[int] = []  # the descriptor of the one open file whose locks they are
 
 
 def _reserve(port: int) -> bool:
@@ -194,7 +194,7 @@ def _reserve(port: int) -> bool:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise StateUnusable(f"{path} cannot be opened: {error.strerror}. Nothing was started.") from None
-        _reservations.append(os.fdopen(descriptor, "r+b"))
+        _reservations.append(descriptor)
     try:
         fcntl.lockf(_reservations[0], fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
