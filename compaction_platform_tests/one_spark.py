@@ -6,7 +6,6 @@ Spark first starts it, and stops it when no other process uses it any more.
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from compaction_platform.lake.settings import PREFIX
 from compaction_platform.lake.spark import session_config
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.processes import ProcessRecord, RunningServer, start
-from compaction_platform.local.spark_connect import spark_connect
+from compaction_platform.local.spark_connect import spark_connect, variables_of
 from compaction_platform.local.state import StateDirectory
 
 
@@ -48,11 +47,8 @@ class LakeBesideSpark(EmbeddedLake):
         self.spark = spark
 
     def variables(self) -> dict[str, str]:
-        here = {
-            "SPARK_SLOTS": str(os.cpu_count() or 1),
-            "SPARK_REMOTE": f"sc://localhost:{self.spark.port}/;token={self.spark.token}",
-        }
-        return {**super().variables(), **{f"{PREFIX}{name}": value for name, value in here.items()}}
+        there = variables_of(self.spark.port, self.spark.token)
+        return {**super().variables(), **{f"{PREFIX}{name}": value for name, value in there.items()}}
 
 
 @contextmanager

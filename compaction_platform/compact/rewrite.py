@@ -47,7 +47,7 @@ class Rewritten:
     not_removed: Mapping[str, str] = field(default_factory=dict)
     is_somebody_elses: bool = False
     seconds: float = 0.0
-    proof_seconds: float = 0.0  # of those, what it took to read it back and compare it
+    proof_seconds: float = 0.0  # of those
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ class Written:
     engine: Engine
     reason: str
     columns: tuple[Choice, ...] = ()  # how each was made, where that differs
-    proof_seconds: float = 0.0  # what it took to read it back and compare it
+    proof_seconds: float = 0.0  # what it took to read and compare, besides writing
 
 
 def digest_of(rows: Fingerprint) -> bytes:

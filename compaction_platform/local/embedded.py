@@ -5,7 +5,6 @@ process is interrupted; a process killed with -9 is cleaned up after by the next
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,7 @@ from compaction_platform.lake.spark import session_config
 from compaction_platform.local.postgres import HOT_DATABASE, SUPERUSER, create_hot_database, postgres
 from compaction_platform.local.processes import RunningServer, Server, end_leftovers, start
 from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET, seaweedfs
-from compaction_platform.local.spark_connect import spark_connect
+from compaction_platform.local.spark_connect import spark_connect, variables_of
 from compaction_platform.local.state import StateDirectory, require_free, require_room, write_private
 
 AWS_CREDENTIALS = (
@@ -124,10 +123,7 @@ class EmbeddedLake:
             "HOT_POSTGRES_URL": self._hot_postgres_url(),
         }
         if self.has_spark:
-            # "localhost", not 127.0.0.1: PySpark sends a token without TLS only to that name.
-            token = self.credentials.spark_token
-            values["SPARK_SLOTS"] = str(os.cpu_count() or 1)
-            values["SPARK_REMOTE"] = f"sc://localhost:{self.ports.spark_connect}/;token={token}"
+            values |= variables_of(self.ports.spark_connect, self.credentials.spark_token)
         return {f"{PREFIX}{name}": value for name, value in values.items()}
 
     def overrides(self, environment: Mapping[str, str]) -> dict[str, str | None]:

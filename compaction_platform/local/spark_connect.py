@@ -51,6 +51,12 @@ def spark_connect(data: Path, ports: Ports, credentials: Credentials, config: di
     )
 
 
+def variables_of(port: int, token: str) -> dict[str, str]:
+    """The settings, without their prefix, that lead to a server on this machine."""
+    # "localhost", not 127.0.0.1: PySpark sends a token without TLS only to that name.
+    return {"SPARK_SLOTS": str(os.cpu_count() or 1), "SPARK_REMOTE": f"sc://localhost:{port}/;token={token}"}
+
+
 def _listens(port: int) -> bool:
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=2):

@@ -73,7 +73,7 @@ class Rewritten:
     reason: str = ""  # for the engine
     columns: tuple[Choice, ...] = ()  # how each was made, where that differs
     seconds: float = 0.0
-    proof_seconds: float = 0.0  # of those, what it took to read back and compare what was made
+    proof_seconds: float = 0.0  # of those
     damaged: Mapping[str, str] = field(default_factory=dict)  # an input that cannot be read: nothing was made
 
 

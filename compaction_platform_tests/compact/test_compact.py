@@ -12,8 +12,10 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
 from compaction_platform.compact import concat
+from compaction_platform.compact.command import app
 from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import LATER, YOUNG, Policy
 from compaction_platform.lake import fetching
@@ -149,6 +151,12 @@ def test_inputs_that_are_too_much_for_memory_are_spooled(
     assert yard.content(unreadable=["4.parquet"]) == before
     assert len(set(written)) == 5, "each in its place"
     assert not list(spool.iterdir())
+
+
+@pytest.mark.parametrize(("megabytes", "code"), [("0", 2), ("1", 0), ("2048", 0), ("2049", 2)])
+def test_files_as_large_as_no_single_request_takes_cannot_be_asked_for(yard: Yard, megabytes: str, code: int) -> None:
+    yard.put("a.parquet", rows(0))
+    assert CliRunner().invoke(app, ["plan", yard.uri, "--target-mb", megabytes]).exit_code == code
 
 
 # ---------------------------------------------------------------- directories
