@@ -1,8 +1,4 @@
-"""The rows of one data file of an Iceberg table, in the table's columns as they are now.
-
-Files that have these columns just so are decoded directly, page checksums and all. For others (a column was added,
-renamed or widened since) PyIceberg knows the rules.
-"""
+"""Read the rows of one data file of an Iceberg table in the table's current columns, page checksums verified."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,16 +6,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow
-import pyarrow.parquet
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io import load_file_io
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
-from pyiceberg.table import FileScanTask
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from compaction_platform.lake.canonical import canonical_type
-from compaction_platform.lake.catalog import store_properties
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.projection import CannotProject, Projection, opened, row_group_tables
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -27,9 +19,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from compaction_platform.lake.settings import Settings
-
-
-FIELD_ID = b"PARQUET:field_id"
 
 
 class DataFileDamaged(CompactionError):
@@ -69,47 +58,33 @@ class DataFileRows:
     def row_groups(self, file: "DataFile", content: pyarrow.Buffer) -> Iterator[pyarrow.Table]:
         """All rows, in their order, checked against the number the table's metadata gives."""
         rows = 0
-        try:
-            opened = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
-            if has_columns_of(opened, self.metadata.schema(), self.schema):
-                for number in range(opened.metadata.num_row_groups):
-                    group = opened.read_row_group(number, columns=self.schema.names, use_threads=False)
-                    rows += group.num_rows
-                    yield group.select(self.schema.names).cast(self.schema)
-            else:
-                for _ in opened.iter_batches(use_threads=False):  # for the checksums: PyIceberg does not look
-                    pass
-                projected = self._projected(file, self.metadata.schema()).cast(self.schema)
-                rows += projected.num_rows
-                yield projected
-        except (pyarrow.ArrowException, OSError) as error:
-            raise DataFileDamaged(file.file_path, f"cannot be read: {str(error).splitlines()[0]}") from error
+        for group in self._projected(file, content, self.metadata.schema(), self.schema):
+            rows += group.num_rows
+            yield group
         if rows != file.record_count:
             raise DataFileDamaged(file.file_path, f"has {rows} rows, the table's metadata says {file.record_count}")
 
     def columns(self, file: "DataFile", field_ids: list[int]) -> pyarrow.Table:
         """Some columns of a file that may have no others, such as an equality delete."""
         schema = self.metadata.schema()
-        names = [str(schema.find_column_name(each)) for each in field_ids]
-        return self._projected(file, schema.select(*names))
+        wanted = schema.select(*(str(schema.find_column_name(each)) for each in field_ids))
+        types = schema_to_pyarrow(wanted, include_field_ids=True)
+        groups = list(self._projected(file, self.fetch(file.file_path), wanted, types))
+        return pyarrow.concat_tables(groups) if groups else types.empty_table()
 
-    def _projected(self, file: "DataFile", schema: "Schema") -> pyarrow.Table:
-        io = load_file_io(dict(store_properties(self.settings)), self.metadata.location)
-        return ArrowScan(self.metadata, io, schema, AlwaysTrue()).to_table([FileScanTask(file)])
-
-
-def has_columns_of(file: pyarrow.parquet.ParquetFile, schema: "Schema", types: pyarrow.Schema) -> bool:
-    """Whether a file has the columns of the table, under these names, with these identities and types."""
-    physical = {column.name: column for column in file.schema_arrow}
-    for field, wanted in zip(schema.fields, types, strict=True):
-        found = physical.get(wanted.name)
-        if found is None or canonical_type(found.type) != canonical_type(wanted.type):
-            return False
-        if (found.metadata or {}).get(FIELD_ID) != str(field.field_id).encode():
-            return False
-        if pyarrow.types.is_nested(wanted.type):
-            return False  # what is inside has identities of its own
-    return True
+    def _projected(
+        self, file: "DataFile", content: pyarrow.Buffer, wanted: "Schema", types: pyarrow.Schema
+    ) -> Iterator[pyarrow.Table]:
+        projection = Projection.of(self.metadata, file, wanted, types)
+        try:
+            parquet = opened(pyarrow.BufferReader(content))
+            if int96_columns(parquet.metadata) and (reason := why_not_exact(content)):
+                raise DataFileDamaged(file.file_path, f"cannot be read exactly: {reason}")
+            yield from row_group_tables(parquet, projection)
+        except CannotProject as unfit:
+            raise DataFileDamaged(file.file_path, str(unfit)) from unfit
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataFileDamaged(file.file_path, f"cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def bucket_of(path: str) -> str:

@@ -4,6 +4,7 @@ They may be finer than a microsecond, or too far away for 64 bits. Read as micro
 agree (also where nanoseconds wrap around) exactly for those that microseconds can hold.
 """
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy
@@ -19,9 +20,14 @@ def int96_columns(metadata: pyarrow.parquet.FileMetaData) -> list[str]:
     return [column.path for column in columns if column.physical_type == "INT96"]
 
 
-def why_not_exact(data: Any) -> str | None:
-    """Why the INT96 timestamps of this file cannot be read as microseconds; None if they can."""
+def why_not_exact(data: Any, columns: Collection[str] | None = None) -> str | None:
+    """Why the INT96 timestamps of this file, or of these top-level columns, cannot be read as microseconds; None if
+    they can."""
     names = int96_columns(_opened(data, "us").metadata)
+    if columns is not None:
+        names = [name for name in names if name.partition(".")[0] in columns]
+    if not names:
+        return None
     if nested := [name for name in names if "." in name]:
         return f"{nested[0]} has INT96 timestamps inside another column"
     both = (_opened(data, unit).iter_batches(ROWS_PER_BATCH, columns=names, use_threads=False) for unit in ("us", "ns"))

@@ -1,12 +1,11 @@
-"""Rows of an Iceberg table, read by Arrow in this process: for little work, and as a second reader beside Spark.
+"""Read rows of an Iceberg table by Arrow in this process: for little work, and as a second reader beside Spark.
 
-PyIceberg plans the files, and reads those whose columns are not what the table's are now. The others are read
-directly, with page checksums, and position deletes are applied to a whole file at once: PyIceberg does it batch by
-batch in Python, which takes longer than reading.
+PyIceberg plans the files. They are read with page checksums and projected by field id (`projection`). Position deletes
+are applied to a whole file at once.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,16 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy
 import pyarrow
+import pyarrow.dataset
 import pyarrow.parquet
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io.pyarrow import ArrowScan, _read_deletes
+from pyiceberg.expressions.visitors import bind, extract_field_ids, translate_column_names
+from pyiceberg.io.pyarrow import _read_deletes, expression_to_pyarrow, pyarrow_to_schema, schema_to_pyarrow
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import FileScanTask
 
 from compaction_platform.lake.canonical import Array
 from compaction_platform.lake.columns import arrow_schema
-from compaction_platform.lake.data_file_rows import has_columns_of
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.int96 import int96_columns, why_not_exact
+from compaction_platform.lake.projection import CannotProject, Projection, opened, row_group_tables
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -35,7 +37,7 @@ READ_AT_ONCE = 4  # files; each holds a row group
 
 
 class NotReadable(CompactionError):
-    """The table holds what PyIceberg cannot read; Spark can."""
+    """The table holds what cannot be read exactly by Arrow; Spark can."""
 
 
 @dataclass(frozen=True)
@@ -80,56 +82,112 @@ class TableRows:
 
     @cached_property
     def _deleted(self) -> dict[str, Any]:
-        """Positions of deleted rows, by data file."""
-        delete_files = {file.file_path: file for task in self.files for file in task.delete_files}
-        positions: dict[str, list[Any]] = {}
-        with ThreadPoolExecutor(8) as pool:
-            for found in pool.map(lambda file: _read_deletes(self.table.io, file), delete_files.values()):
-                for path, places in found.items():
-                    positions.setdefault(path, []).append(numpy.asarray(places))
-        return {path: numpy.unique(numpy.concatenate(places)) for path, places in positions.items()}
+        return deleted_positions(self.table, self.files)
 
     def _read(self, task: FileScanTask, columns: Sequence[str], chosen: Array | None = None) -> pyarrow.Table:
         """The rows that are left in a file, or those that are chosen of them by a mask."""
-        schema = self.table.schema().select(*columns)
-        types = arrow_schema(schema)
-        wanted = pyarrow.schema([types.field(name) for name in columns])
-        if not _is_wanted_whole(task):
-            part = ArrowScan(self.table.metadata, self.table.io, schema, self.row_filter)
-            rows = part.to_table([task]).select(list(columns)).cast(wanted)
-            return rows if chosen is None else rows.filter(pyarrow.array(chosen))
-        there = numpy.ones(task.file.record_count, dtype=bool)
-        if (deleted := self._deleted.get(task.file.file_path)) is not None:
-            there[deleted] = False
-        if chosen is not None:
-            there[numpy.flatnonzero(there)[~chosen]] = False
-        found = self._read_directly(task.file, schema, there)
-        if found is None:
-            everything = ArrowScan(self.table.metadata, self.table.io, schema, AlwaysTrue())
-            whole = everything.to_table([FileScanTask(task.file)])
-            _require_rows(task.file, whole.num_rows)
-            found = whole.filter(pyarrow.array(there))
-        return found.select(list(columns)).cast(wanted)
+        wanted = None if _is_wanted_whole(task) else self.row_filter
+        deleted = self._deleted.get(task.file.file_path)
+        types = arrow_schema(self.table.schema().select(*columns))
+        reader = TaskReader(self.table, pyarrow.schema([types.field(name) for name in columns]), wanted)
+        return reader.read(task.file, deleted, chosen)
 
-    def _read_directly(self, data_file: "DataFile", schema: "Schema", there: Array) -> pyarrow.Table | None:
-        """These rows of a file that has the columns just as the table has them, a row group at a time."""
+
+@dataclass(frozen=True)
+class TaskReader:
+    """Reads the rows of data files in these columns of their table, row group by row group.
+
+    Raises NotReadable for a file that only Spark reads exactly.
+    """
+
+    table: "Table"
+    types: pyarrow.Schema
+    row_filter: BooleanExpression | None = None
+
+    def read(self, data_file: "DataFile", deleted: Array | None = None, chosen: Array | None = None) -> pyarrow.Table:
+        """The rows for which the filter holds. `deleted`: positions of rows that are left out; `chosen`: a mask over
+        the rows that are left then."""
         if data_file.file_format != FileFormat.PARQUET:
+            raise NotReadable(f"{data_file.file_path} is {data_file.file_format}; only Parquet is read here")
+        try:
+            with self.table.io.new_input(data_file.file_path).open() as stored:
+                return self._read(data_file, stored, deleted, chosen)
+        except CannotProject as unfit:
+            raise NotReadable(f"{data_file.file_path} {unfit}") from unfit
+
+    def _read(self, data_file: "DataFile", stored: Any, deleted: Array | None, chosen: Array | None) -> pyarrow.Table:
+        file = opened(stored)
+        projection = Projection.of(self.table.metadata, data_file, self._schema, self._wider)
+        self._require_exact(data_file, file, projection, stored)
+        counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        _require_rows(data_file, sum(counts))
+        there = numpy.ones(data_file.record_count, dtype=bool)
+        if deleted is not None:
+            there[deleted] = False
+        if chosen is not None and self.row_filter is None:
+            there[numpy.flatnonzero(there)[~chosen]] = False
+        matching = self._matching(stored, projection, len(counts))
+        parts: list[pyarrow.Table] = []
+        start = 0
+        for number, count in enumerate(counts):
+            here = there[start : start + count]
+            start += count
+            if here.any() and number in matching:
+                (rows,) = row_group_tables(file, projection, [number])
+                parts.append(self._filtered(rows if here.all() else rows.filter(pyarrow.array(here))))
+        found = pyarrow.concat_tables(parts) if parts else self.types.empty_table()
+        return found if chosen is None or self.row_filter is None else found.filter(pyarrow.array(chosen))
+
+    def _filtered(self, rows: pyarrow.Table) -> pyarrow.Table:
+        if self._expression is not None:
+            rows = rows.filter(self._expression)
+        return rows.select(self.types.names).cast(self.types)
+
+    @cached_property
+    def _schema(self) -> "Schema":
+        """The columns that are asked for, and those that the filter is about."""
+        schema = self.table.schema()
+        ids = set() if self.row_filter is None else extract_field_ids(bind(schema, self.row_filter, True))
+        needed = {*self.types.names, *(schema.find_column_name(number).partition(".")[0] for number in ids)}
+        return schema.select(*(each.name for each in schema.fields if each.name in needed))
+
+    @cached_property
+    def _wider(self) -> pyarrow.Schema:
+        return schema_to_pyarrow(self._schema, include_field_ids=False)
+
+    @cached_property
+    def _expression(self) -> Any:
+        """The filter for rows in the table's columns."""
+        if self.row_filter is None:
             return None
-        with self.table.io.new_input(data_file.file_path).open() as stored:
-            file = pyarrow.parquet.ParquetFile(stored, pre_buffer=True, page_checksum_verification=True)
-            if not has_columns_of(file, schema, arrow_schema(schema)):
-                return None
-            counts = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
-            _require_rows(data_file, sum(counts))
-            groups: list[pyarrow.Table] = []
-            start = 0
-            for number, count in enumerate(counts):
-                wanted_here = there[start : start + count]
-                start += len(wanted_here)
-                if wanted_here.any() or not groups:
-                    rows = file.read_row_group(number, columns=schema.column_names)
-                    groups.append(rows if wanted_here.all() else rows.filter(pyarrow.array(wanted_here)))
-            return pyarrow.concat_tables(groups) if groups else file.read(columns=schema.column_names)
+        return expression_to_pyarrow(bind(self._schema, self.row_filter, True), self._schema)
+
+    def _matching(self, stored: Any, projection: Projection, count: int) -> set[int]:
+        """Row groups in which the filter may hold, by their statistics."""
+        everything = set(range(count))
+        if self.row_filter is None or count < 2:
+            return everything
+        fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(stored)
+        physical = fragment.physical_schema
+        metadata = self.table.metadata
+        try:
+            schema = pyarrow_to_schema(physical, metadata.name_mapping(), downcast_ns_timestamp_to_us=True)
+            names = translate_column_names(
+                bind(self._schema, self.row_filter, True), schema, True, dict(projection.constants)
+            )
+            expression = expression_to_pyarrow(bind(schema, names, True), schema)
+            return {group.id for group in fragment.subset(expression, schema=physical).row_groups}
+        except (ValueError, TypeError, NotImplementedError, pyarrow.ArrowException):
+            return everything  # the filter says nothing about the file's own columns
+
+    def _require_exact(
+        self, data_file: "DataFile", file: pyarrow.parquet.ParquetFile, projection: Projection, stored: Any
+    ) -> None:
+        columns = projection.columns_of(file.schema_arrow) or file.schema_arrow.names
+        if any(name.partition(".")[0] in columns for name in int96_columns(file.metadata)):
+            stored.seek(0)
+            if reason := why_not_exact(stored.read(), columns):
+                raise NotReadable(f"{data_file.file_path}: {reason}")
 
 
 def _require_rows(file: "DataFile", rows: int) -> None:
@@ -151,3 +209,14 @@ class FileRows:
 
 def _is_wanted_whole(task: FileScanTask) -> bool:
     return isinstance(task.residual, AlwaysTrue)
+
+
+def deleted_positions(table: "Table", tasks: Iterable[FileScanTask]) -> dict[str, Any]:
+    """Positions of deleted rows, by data file."""
+    delete_files = {file.file_path: file for task in tasks for file in task.delete_files}
+    positions: dict[str, list[Any]] = {}
+    with ThreadPoolExecutor(8) as pool:
+        for found in pool.map(lambda file: _read_deletes(table.io, file), delete_files.values()):
+            for path, places in found.items():
+                positions.setdefault(path, []).append(numpy.asarray(places))
+    return {path: numpy.unique(numpy.concatenate(places)) for path, places in positions.items()}

@@ -8,8 +8,8 @@ import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
 from compaction_platform.lake.canonical import canonical_type
-from compaction_platform.lake.data_file_rows import FIELD_ID
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.projection import FIELD_ID
 from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.description import agreed
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit

@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -34,7 +35,7 @@ from pyiceberg.expressions import (
 )
 from pyiceberg.expressions.literals import Literal as IcebergLiteral
 from pyiceberg.expressions.literals import literal
-from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.types import (
     DateType,
     DecimalType,
@@ -48,6 +49,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from compaction_platform.lake.table_rows import NotReadable, TaskReader, deleted_positions
 from compaction_platform.serve.models import Filter, Query
 from compaction_platform.serve.problems import InvalidCursor, InvalidFilter, InvalidRequest, QueryTimeout
 from compaction_platform.serve.tables import reachable
@@ -67,7 +69,8 @@ COMPARISONS: dict[str, Any] = {
 }
 EXACT = Context(prec=80)
 MOST_ANSWER_BYTES = 64 << 20  # before it is JSON
-FILES_AT_ONCE = 16  # read in parallel, by PyIceberg
+FILES_AT_ONCE = 16  # whose rows are held together
+READ_AT_ONCE = 4
 MOST_VALUES = 1000  # of in and not_in
 MOST_SORTED = 100_000  # rows that come before the end of a page of a sorted query
 
@@ -179,18 +182,19 @@ class _Scan:
 
     def files(self, columns: list[str], first: int) -> Iterator[tuple[int, pyarrow.Table]]:
         """Rows that match, some files at a time, in an order that does not change."""
-        projection = self.table.schema().select(*columns)
-        wanted = schema_to_pyarrow(projection, include_field_ids=False)  # files differ in how they hold text
-        in_order = pyarrow.schema([wanted.field(name) for name in columns])
+        types = schema_to_pyarrow(self.table.schema().select(*columns), include_field_ids=False)
+        row_filter = None if isinstance(self.expression, AlwaysTrue) else self.expression
+        reader = TaskReader(self.table, pyarrow.schema([types.field(name) for name in columns]), row_filter)
         tasks = self._tasks()
         for number in range(first, -(-len(tasks) // FILES_AT_ONCE)):
             some = tasks[number * FILES_AT_ONCE : (number + 1) * FILES_AT_ONCE]
             if time.monotonic() > self.until:
                 raise QueryTimeout("the query took too long; add a filter, ask for fewer rows, or compact the table.")
-            with reachable(), _readable():
-                scan = ArrowScan(self.table.metadata, self.table.io, projection, self.expression)
-                rows = scan.to_table(some)
-            yield number, rows.select(columns).cast(in_order)
+            with reachable(), _readable(), ThreadPoolExecutor(READ_AT_ONCE) as pool:
+                deleted = deleted_positions(self.table, some)
+                files = [task.file for task in some]
+                rows = list(pool.map(reader.read, files, (deleted.get(file.file_path) for file in files)))
+            yield number, pyarrow.concat_tables(rows)
 
     def _tasks(self) -> "list[FileScanTask]":
         with reachable(), _readable():
@@ -208,6 +212,8 @@ class _Scan:
 def _readable() -> Iterator[None]:
     try:
         yield
+    except NotReadable as cannot:
+        raise InvalidRequest(f"a file of this table cannot be read exactly here: {cannot}") from None
     except ValueError as error:
         if "equality deletes" not in str(error):
             raise
