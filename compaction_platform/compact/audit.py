@@ -6,11 +6,10 @@ from typing import Any
 
 import pyarrow
 
-from compaction_platform.compact import concat
 from compaction_platform.compact.inputs import UNREADABLE, Input
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import ROWS_KEY
-from compaction_platform.compact.written import digest_of, read_back
+from compaction_platform.compact.written import bytes_digest, digest_of, read_back
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 
 
@@ -43,6 +42,6 @@ class Audit:
 def _found(output: Input, *, by_bytes: bool) -> dict[str, Any]:
     """What the file should say about its rows."""
     if by_bytes:
-        return {"rows": output.metadata.num_rows, "bytes": concat.digest_of([output])}
+        return {"rows": output.metadata.num_rows, "bytes": bytes_digest([output])}
     found: dict[str, Any] = json.loads(digest_of(read_back(output)))
     return found

@@ -16,6 +16,7 @@ from compaction_platform.compact.sensors import late_files_sensor
 from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, as_timedelta
 from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.second_reader import Extent
 
 
 def _layout(text: str) -> str:
@@ -92,6 +93,13 @@ class CompactedDirectory(Declaration):
             "where every page bears a checksum, the checksums are enough; several times faster."
         ),
     ] = "full"
+    second_reader: Annotated[
+        Extent,
+        Field(
+            description="How much of each run DuckDB reads as a second Parquet decoder. sample: some rows of one input "
+            "and of the output, for each output. all: everything. A file that it refuses is set aside."
+        ),
+    ] = "sample"
     row_group_mb: Annotated[Megabytes, Field(description="Size of row groups, of decoded rows.")] = 64
     compression: Annotated[
         Literal["zstd", "snappy", "lz4", "gzip", "none"],
@@ -148,6 +156,7 @@ class CompactedDirectory(Declaration):
                 target_uri=self.target_uri,
                 trash_for=timedelta(hours=self.trash_hours),
                 verify=self.verify,
+                second_reader=self.second_reader,
             ),
             layout=None if self.layout is None else Layout(self.layout),
             first=datetime.combine(date.fromisoformat(self.first_day), time(), UTC),

@@ -1,17 +1,15 @@
-"""The inputs of a bin become one file that is proved to hold their rows: by copying, by joining pages, by writing anew,
-or sorted.
+"""The inputs of a bin become one file that is proved to hold their rows: by joining pages, by encoding them, or sorted.
 
 An engine writes into a file that nobody sees yet and compares what is in it with what was read.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact import concat, stitching
+from compaction_platform.compact import stitching
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described, lineage
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
@@ -31,46 +29,12 @@ def write(
     metadata = {**unified.metadata, INPUTS_KEY: described(_description(each, unified) for each in inputs)}
     if encoding.sort_by:
         return _sort(inputs, unified.schema, encoding, metadata, sink)
-    why_not = concat.why_not(inputs)
-    if why_not is None:
-        return _concat(inputs, metadata, sink, verify)
     try:
         return stitching.write(inputs, encoding, metadata, sink, verify)
     except CannotStitch as cannot:
         sink.seek(0)
         sink.truncate()
-        return _reencode(inputs, unified.schema, encoding, metadata, sink, f"{why_not}; not stitched: {cannot}")
-
-
-def _concat(inputs: Sequence[Input], metadata: dict[bytes, bytes], sink: Spool, verify: Verify) -> Written:
-    with Stopwatch() as proof:
-        rows, said = _by_pages(inputs) if verify == "pages" else _by_decoding(inputs)
-    arrow = inputs[0].metadata.metadata or {}
-    kept = {b"ARROW:schema": arrow[b"ARROW:schema"]} if b"ARROW:schema" in arrow else {}
-    chunks = concat.write(inputs, {**kept, **metadata, ROWS_KEY: said}, sink)
-    output = sink.mapped()
-    with proof:
-        require(not concat.differences(chunks, output), "bytes")
-        require(pyarrow.parquet.read_metadata(pyarrow.BufferReader(output)).num_rows == rows, "rows")
-    return Written(rows, "concat", "row groups are large already", proof_seconds=proof.seconds)
-
-
-def _by_decoding(inputs: Sequence[Input]) -> tuple[int, bytes]:
-    """How many rows there are, and what to say about them. The output has the same bytes: one side is enough."""
-    digest = InOrder(inputs[0].schema)
-    for each in inputs:
-        for batch in each.decoded():
-            digest.update(batch)
-    found = digest.finish()
-    return found.rows, digest_of(found)
-
-
-def _by_pages(inputs: Sequence[Input]) -> tuple[int, bytes]:
-    rows = 0
-    for each in inputs:
-        proved = concat.rows_by_checksums(each)
-        rows += sum(batch.num_rows for batch in each.decoded()) if proved is None else proved
-    return rows, json.dumps({"rows": rows, "bytes": concat.digest_of(inputs)}).encode()
+        return _reencode(inputs, unified.schema, encoding, metadata, sink, f"not stitched: {cannot}")
 
 
 def _reencode(

@@ -19,6 +19,7 @@ from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objec
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.schema import columns_of
 from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
+from compaction_platform.lake.text_validity import invalid_text
 
 ROWS_PER_BATCH = 1 << 16
 BATCH_BYTES = 16 << 20
@@ -56,11 +57,11 @@ class Input:
     def metadata(self) -> pyarrow.parquet.FileMetaData:
         if self.data.slice(max(0, self.data.size - 4)).to_pybytes() == ENCRYPTED:
             raise Unusable("it is encrypted")
-        return self._opened.metadata
+        return self.opened.metadata
 
     @cached_property
     def schema(self) -> pyarrow.Schema:
-        return self._opened.schema_arrow
+        return self.opened.schema_arrow
 
     @cached_property
     def has_int96(self) -> bool:
@@ -74,8 +75,10 @@ class Input:
     def decoded(self) -> Iterator[pyarrow.RecordBatch]:
         """All rows, every page with its checksum."""
         rows = 0
-        for batch in self._opened.iter_batches(self._rows_per_batch, use_threads=False):
+        for batch in self.opened.iter_batches(self._rows_per_batch, use_threads=False):
             rows += batch.num_rows
+            if (name := invalid_text(batch)) is not None:
+                raise Unusable(f"its column {name} has text that is not valid UTF-8; other readers refuse such a file")
             yield batch
         claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
         if rows != claimed:
@@ -118,7 +121,7 @@ class Input:
             raise Unusable(reason)
 
     @cached_property
-    def _opened(self) -> pyarrow.parquet.ParquetFile:
+    def opened(self) -> pyarrow.parquet.ParquetFile:
         return pyarrow.parquet.ParquetFile(
             pyarrow.BufferReader(self.data),
             page_checksum_verification=True,

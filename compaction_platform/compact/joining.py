@@ -15,10 +15,13 @@ import pyarrow.parquet
 from compaction_platform.compact import engines
 from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable
 from compaction_platform.compact.schemas import Unified, fitted
+from compaction_platform.compact.second_look import refused_inputs, require_output
 from compaction_platform.compact.written import Verify, Written
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.spool import Spool
+from compaction_platform.lake.stopwatch import Stopwatch
 
 ParquetSchema = tuple[tuple[Any, ...], ...]
 SPARK = b"org.apache.spark."
@@ -43,6 +46,7 @@ class How:
     encoding: Encoding
     verify: Verify = "full"
     exactly: bool = False
+    second_reader: Extent = "sample"
 
     def encoding_for(self, first: Input) -> Encoding:
         return (
@@ -56,8 +60,21 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
     usable, unified, set_aside = _going_together(inputs, how.exactly)
     while len(usable) >= fewest:
         with tempfile.TemporaryDirectory(prefix="compaction-join-") as place, Spool(Path(place) / "output") as spool:
+            second = Stopwatch()
+            with second:
+                refused = refused_inputs(usable, how.second_reader, called, Path(place))
+            if refused:
+                set_aside |= refused
+                usable, unified, apart = _going_together(
+                    [each for each in usable if each.file.key not in refused], how.exactly
+                )
+                set_aside |= apart
+                continue
             try:
                 written = engines.write(usable, unified, how.encoding_for(usable[0]), spool, how.verify)
+                with second:
+                    require_output(spool.path, Input(usable[0].file, spool.mapped()), how.second_reader, called)
+                written = replace(written, proof_seconds=written.proof_seconds + second.seconds)
             except UNREADABLE as failed:
                 bad = _unreadable(usable, unified.schema)
                 if not bad:

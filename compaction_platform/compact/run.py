@@ -23,6 +23,7 @@ from compaction_platform.compact.written import Verify
 from compaction_platform.lake.file_sizes import MB, Sizes
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.stitch.file import Ways, ways_of
@@ -45,6 +46,7 @@ class Directory:
     trash_for: timedelta = timedelta(hours=72)
     verify: Verify = "full"
     exactly: bool = False  # join only files of the very same Parquet schema
+    second_reader: Extent = "sample"  # how much another Parquet decoder reads as well
     grace: timedelta = timedelta()  # files that changed this recently are left for the next run
 
 
@@ -196,7 +198,8 @@ class CompactRun:
         self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / MB:,.1f} MB")
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
-        how = How(self.directory.encoding, self.directory.verify, self.directory.exactly)
+        directory = self.directory
+        how = How(directory.encoding, directory.verify, directory.exactly, directory.second_reader)
         rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
         finished = 0
         told: set[Ways] = set()

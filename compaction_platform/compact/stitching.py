@@ -3,10 +3,9 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from compaction_platform.compact import concat
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import ROWS_KEY
-from compaction_platform.compact.written import Verify, Written, digest_of
+from compaction_platform.compact.written import Verify, Written, bytes_digest, digest_of
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.description import arrow_schema
@@ -32,11 +31,12 @@ def write(
     output = Input(inputs[0].file, sink.mapped())
     with Stopwatch() as proof:
         found = proved(plan, made.choices, output.data, by_checksums=verify == "pages")
-    made.describe({**metadata, ROWS_KEY: digest_of(found) if verify == "full" else _by_bytes(output)})
+    rows = digest_of(found.rows) if verify == "full" else _by_bytes(output)
+    made.describe({**metadata, ROWS_KEY: rows}, found.bounds)
     if Input(inputs[0].file, sink.mapped()).metadata.num_rows != plan.rows:
         raise CannotStitch("the footer has another number of rows than the inputs")
     return Written(plan.rows, "stitch", made.told(), made.columns, proof.seconds)
 
 
 def _by_bytes(output: Input) -> bytes:
-    return json.dumps({"rows": output.metadata.num_rows, "bytes": concat.digest_of([output])}).encode()
+    return json.dumps({"rows": output.metadata.num_rows, "bytes": bytes_digest([output])}).encode()

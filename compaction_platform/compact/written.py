@@ -1,10 +1,12 @@
 """What an engine has written, and how it is compared with what was read."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow
+import xxhash
 
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.schemas import fitted
@@ -12,7 +14,7 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import Fingerprint, InOrder
 from compaction_platform.lake.stitch.file import Choice
 
-Engine = Literal["concat", "stitch", "re-encode", "sort", "none"]
+Engine = Literal["stitch", "re-encode", "sort", "none"]
 Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them
 NOTHING_CHANGED = "Nothing was published and nothing was removed."
 
@@ -33,6 +35,16 @@ class Written:
 def digest_of(rows: Fingerprint) -> bytes:
     """What a compacted file says about its rows, so that they can be proved again later."""
     return json.dumps({"rows": rows.rows, "in_order": rows.digest}).encode()
+
+
+def bytes_digest(files: Sequence[Input]) -> str:
+    """One digest of the bytes of all columns, in their order."""
+    digest = xxhash.xxh3_128()
+    for each in files:
+        data = memoryview(each.data).cast("B")
+        for chunk in (chunk for group in each.footer.row_groups for chunk in group.chunks):
+            digest.update(data[chunk.start : chunk.start + chunk.compressed])
+    return digest.hexdigest()
 
 
 def read_back(output: Input, schema: pyarrow.Schema | None = None) -> Fingerprint:

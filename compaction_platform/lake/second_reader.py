@@ -178,7 +178,9 @@ def _common(ours: pyarrow.DataType, theirs: pyarrow.DataType) -> pyarrow.DataTyp
         if type_name(mine) == type_name(other):
             return mine
         if "time" in type_name(mine) or "time" in type_name(other):
-            return other if _unit(other) > _unit(mine) >= 0 and _as(pyarrow.array([], mine), other) is not None else None
+            return other if _unit(other) > _unit(mine) >= 0 else None
+        if pyarrow.types.is_floating(other) and not pyarrow.types.is_floating(mine):
+            return None  # wide decimals become doubles
         return mine if _as(pyarrow.array([], theirs), mine) is not None else None
     except (pyarrow.ArrowException, TypeHasNoFingerprint):
         return None

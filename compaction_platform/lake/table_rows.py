@@ -148,7 +148,7 @@ class TaskReader:
         """The columns that are asked for, and those that the filter is about."""
         schema = self.table.schema()
         ids = set() if self.row_filter is None else extract_field_ids(bind(schema, self.row_filter, True))
-        needed = {*self.types.names, *(schema.find_column_name(number).partition(".")[0] for number in ids)}
+        needed = {*self.types.names, *(str(schema.find_column_name(number)).partition(".")[0] for number in ids)}
         return schema.select(*(each.name for each in schema.fields if each.name in needed))
 
     @cached_property

@@ -174,7 +174,8 @@ class Rewrite:
             with Spool(path, store, key_of(location)) as sink:
                 made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink)
                 with refusing_what_is_unfit(), proof:
-                    proved(made.plan, made.choices, sink.mapped(), also=digest)
+                    found = proved(made.plan, made.choices, sink.mapped(), also=digest)
+                    made.publish(found.bounds)
                 if not sink.complete():
                     store.create_from(key_of(location), path)
             return self._described(path, location, work), made.told(), made.columns

@@ -14,7 +14,6 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from compaction_platform.compact import concat
 from compaction_platform.compact.command import app
 from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import LATER, YOUNG, Policy
@@ -100,17 +99,14 @@ def test_outputs_are_well_made(yard: Yard) -> None:
 @pytest.mark.parametrize(
     ("engine", "written", "how"),
     [
-        ("concat", {"row_group_size": 1100}, {}),
         ("stitch", {}, {}),
         ("re-encode", {"row_group_size": 100}, {}),
         ("sort", {}, {"encoding": Encoding(sort_by=("word",))}),
     ],
 )
 def test_what_the_proof_takes_is_told_apart(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch, engine: str, written: dict[str, Any], how: dict[str, Any]
+    yard: Yard, engine: str, written: dict[str, Any], how: dict[str, Any]
 ) -> None:
-    if engine == "concat":
-        monkeypatch.setattr(concat, "LARGE_ROW_GROUP_BYTES", 1)
     for number in range(4):
         yard.put(f"{number}.parquet", rows(number * 3000, 3000), **written)
     (made,) = yard.compact(**how).made

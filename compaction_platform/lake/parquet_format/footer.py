@@ -42,15 +42,7 @@ class Statistics:
     low_is_exact: bool | None = None  # None: nobody says
     high_is_exact: bool | None = None
     nulls: int | None = None
-
-
-@dataclass(slots=True)
-class Sizes:
-    """How large values are, and how often each level occurs."""
-
-    unencoded: int | None = None
-    repetitions: list[int] | None = None
-    definitions: list[int] | None = None
+    is_all_null: bool = False
 
 
 @dataclass(slots=True)
@@ -68,8 +60,6 @@ class Chunk:
     encodings: tuple[int, ...] = ()
     pages: tuple[tuple[int, int, int], ...] = ()  # of each kind of page and encoding, how many
     statistics: Statistics = field(default_factory=Statistics)
-    old_bounds: tuple[bytes, bytes] | None = None  # lowest and highest in signed order, as old writers told
-    sizes: Sizes | None = None
     column_index: tuple[int, int] | None = None  # place and length
     offset_index: tuple[int, int] | None = None
 
@@ -83,7 +73,6 @@ class Chunk:
 class RowGroup:
     rows: int
     chunks: list[Chunk]
-    sorted_by: ListOf | None = None
 
     @property
     def uncompressed(self) -> int:
@@ -160,7 +149,7 @@ class FooterReader:
             chunks = told.get_value(1)
             if not isinstance(chunks, list):
                 raise ThriftInvalid("a row group has no columns")
-            groups.append(RowGroup(_number(told.get_value(3)), chunks, told.get_value(4)))
+            groups.append(RowGroup(_number(told.get_value(3)), chunks))
         return groups, place
 
     def _chunks(self, data: bytes, place: int) -> tuple[list[Chunk], int]:
@@ -185,17 +174,11 @@ _OF_A_COLUMN = {
     (3, 7): "compressed",
     (3, 9): "data_page",
     (3, 11): "dictionary_page",
-    (3, 12, 1): "old_high",
-    (3, 12, 2): "old_low",
     (3, 12, 3): "nulls",
     (3, 12, 5): "high",
     (3, 12, 6): "low",
     (3, 12, 7): "high_is_exact",
     (3, 12, 8): "low_is_exact",
-    (3, 16): "sizes",
-    (3, 16, 1): "unencoded",
-    (3, 16, 2): "repetitions",
-    (3, 16, 3): "definitions",
     (4,): "offset_index",
     (5,): "offset_index_size",
     (6,): "column_index",
@@ -215,10 +198,6 @@ def _chunk(told: Values) -> Chunk:
         raise ThriftInvalid("a size is not one, or a list none")
     known = Statistics(get("low"), get("high"), get("low_is_exact"), get("high_is_exact"), get("nulls"))
     chunk = Chunk(path, told["physical"], told["codec"], *sizes, dictionary_page or None, encodings, (), known)
-    if "old_low" in told and "old_high" in told:
-        chunk.old_bounds = (told["old_low"], told["old_high"])
-    if "sizes" in told:
-        chunk.sizes = Sizes(get("unencoded"), get("repetitions"), get("definitions"))
     if "offset_index" in told and "offset_index_size" in told:
         chunk.offset_index = (told["offset_index"], told["offset_index_size"])
     if "column_index" in told and "column_index_size" in told:
@@ -284,9 +263,6 @@ def _row_group_bytes(number: int, group: RowGroup) -> bytes:
     parts = [b"\x19", list_head(len(columns), STRUCT), *columns]
     parts += (b"\x16", zigzag(group.uncompressed), b"\x16", zigzag(group.rows))
     step = 2  # fields are told by their distance from the one before; 3 was the last
-    if group.sorted_by is not None:
-        parts.append(serialize(Struct({4: (LIST, group.sorted_by)}), 3)[:-1])
-        step = 1
     if group.chunks:
         parts += (bytes([step << 4 | I64]), zigzag(group.chunks[0].start))
         step = 0
@@ -339,8 +315,6 @@ def _column_bytes(chunk: Chunk) -> bytes:
     if chunk.pages:
         counted = [Struct({1: (I32, kind), 2: (I32, how), 3: (I32, count)}) for kind, how, count in chunk.pages]
         rest.set_value(13, LIST, ListOf(STRUCT, counted))
-    if chunk.sizes:
-        rest.set_value(16, STRUCT, _sizes_struct(chunk.sizes))
     parts.append(serialize(rest, last))
     outside = Struct()
     for first, index in ((4, chunk.offset_index), (6, chunk.column_index)):
@@ -364,16 +338,6 @@ def _statistics_struct(statistics: Statistics) -> Struct:
     return told
 
 
-def _sizes_struct(sizes: Sizes) -> Struct:
-    made = Struct()
-    if sizes.unencoded is not None:
-        made.set_value(1, I64, sizes.unencoded)
-    for number, histogram in ((2, sizes.repetitions), (3, sizes.definitions)):
-        if histogram is not None:
-            made.set_value(number, LIST, ListOf(I64, histogram))
-    return made
-
-
 # ---------------------------------------------------------------- page indexes
 
 
@@ -389,10 +353,12 @@ def offset_index_bytes(pages: Sequence[PageLocation]) -> bytes:
     return b"\x19" + list_head(len(pages), STRUCT) + b"\0".join((*locations, b"\0"))
 
 
-def column_index_bytes(pages: Sequence[Statistics], is_null: Sequence[bool], order: int) -> bytes:
-    """`order`: 0 none, 1 ascending, 2 descending."""
+def column_index_bytes(pages: Sequence[Statistics], order: int) -> bytes | None:
+    """None if something is not known about some page. `order`: 0 none, 1 ascending, 2 descending."""
+    if any(not page.is_all_null and (page.low is None or page.high is None) for page in pages):
+        return None
     size = len(pages)
-    parts = [b"\x19", list_head(size, TRUE), bytes([TRUE if each else FALSE for each in is_null])]
+    parts = [b"\x19", list_head(size, TRUE), bytes([TRUE if page.is_all_null else FALSE for page in pages])]
     for bounds in ([page.low or b"" for page in pages], [page.high or b"" for page in pages]):
         parts += (b"\x19", list_head(size, BINARY), *[varint(len(bound)) + bound for bound in bounds])
     parts += (b"\x15", zigzag(order))
@@ -400,3 +366,9 @@ def column_index_bytes(pages: Sequence[Statistics], is_null: Sequence[bool], ord
     if None not in nulls:
         parts += (b"\x19", list_head(size, I64), *[varint((count or 0) << 1) for count in nulls])
     return b"".join((*parts, b"\0"))
+
+
+def column_orders_bytes(columns: int) -> bytes:
+    """Every column is ordered as its type is: so its bounds are computed."""
+    type_order = Struct({1: (STRUCT, Struct())})
+    return serialize(Struct({1: (LIST, ListOf(STRUCT, [type_order] * columns))}))[1:-1]

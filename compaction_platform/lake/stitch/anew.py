@@ -6,7 +6,7 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.parquet_format.codecs import LZ4_RAW, NAMES
-from compaction_platform.lake.parquet_format.footer import FooterReader, Statistics
+from compaction_platform.lake.parquet_format.footer import FooterReader
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
 from compaction_platform.lake.parquet_format.schema import INT32, INT64, INT96, Leaf, columns_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage
@@ -44,9 +44,8 @@ def encoded(column: Column, parts: Sequence[Part], reason: str) -> NewColumn:
         raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it with other levels")
     pages = pages_of(data, chunk)
     dictionary = pages.pop(0) if pages[0].kind == DICTIONARY else None
-    known = Statistics(column.known.low, column.known.high)
     rows = [table.num_rows] if len(pages) == 1 else [None if leaf.repetition else page.values for page in pages]
-    made = [NewPage(page, known, count) for page, count in zip(pages, rows, strict=True)]
+    made = [NewPage(page, count) for page, count in zip(pages, rows, strict=True)]
     return NewColumn("anew", reason, chunk.codec, made, dictionary)
 
 

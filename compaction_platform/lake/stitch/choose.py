@@ -11,7 +11,6 @@ from compaction_platform.lake.stitch.column import Column, NewColumn
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.poor import why_poor
 from compaction_platform.lake.stitch.source import Part
-from compaction_platform.lake.stitch.statistics import is_all_null
 
 # A dictionary is worth its while if its entries are at most this part of the values.
 WORTH_A_DICTIONARY = 0.6
@@ -88,7 +87,7 @@ def _goes_back(column: Column) -> bool:
     """Whether a page that uses a dictionary comes behind one that does not and has values."""
     has_values = False
     for each in column.pieces:
-        none_is_there = is_all_null(each.known, each.chunk.values)
+        none_is_there = each.nulls == each.chunk.values
         for page in each.pages:
             if page.uses_dictionary and has_values:
                 return True

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy
 
 from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
-from compaction_platform.lake.parquet_format.footer import Chunk, Statistics
+from compaction_platform.lake.parquet_format.footer import Chunk
 from compaction_platform.lake.parquet_format.pages import (
     BIT_PACKED,
     DATA,
@@ -25,7 +25,7 @@ from compaction_platform.lake.parquet_format.schema import Leaf
 from compaction_platform.lake.stitch import values
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.runs import Array, constant, packed_levels
-from compaction_platform.lake.stitch.statistics import is_all_null, merged, told
+from compaction_platform.lake.stitch.statistics import claimed_nulls
 
 VALUES_PER_PAGE = 20_000
 _AS_RUNS = (RLE, RLE)
@@ -54,7 +54,7 @@ class Piece:
     chunk: Chunk
     leaf: Leaf  # as that file has it: it may say that there are no nulls
     rows: int
-    known: Statistics
+    nulls: int | None  # as the footer claims; the proof compares it with the rows
     dictionary: Page | None
     pages: list[Page]
     uses_dictionary: bool  # in some of the pages
@@ -75,10 +75,9 @@ class Piece:
 
 @dataclass(slots=True)
 class NewPage:
-    """A page of the output with what the page index says about it."""
+    """A page of the output."""
 
     page: Page
-    known: Statistics
     rows: int | None  # None: only its levels tell
 
 
@@ -96,7 +95,7 @@ class NewColumn:
 Run = list[tuple[Piece, Taken]]
 
 
-def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: HeaderReader, *, ordered: bool) -> Piece:
+def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: HeaderReader) -> Piece:
     """A chunk with its pages, their checksums checked."""
     pages = [page for page in pages_of(file, chunk, headers=headers) if page.values or page.kind == DICTIONARY]
     dictionary = None
@@ -115,12 +114,12 @@ def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: Header
         raise CannotStitch("a dictionary is missing")
     if not leaf.repetition and chunk.values != rows:
         raise CannotStitch("a column has another number of values than there are rows")
-    known = told(chunk, leaf, ordered=ordered)
-    _require_consistent(pages, chunk, leaf, known)
-    return Piece(chunk, leaf, rows, known, dictionary, pages, uses_dictionary)
+    nulls = claimed_nulls(chunk, leaf)
+    _require_consistent(pages, chunk, leaf, nulls)
+    return Piece(chunk, leaf, rows, nulls, dictionary, pages, uses_dictionary)
 
 
-def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, known: Statistics) -> None:
+def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, nulls: int | None) -> None:
     """Page headers bear no checksum. What they say is said elsewhere, too."""
     for page in pages:
         if page.encoding not in chunk.encodings:
@@ -130,9 +129,9 @@ def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, known: 
         for packing, largest in zip(page.level_encodings, (leaf.definition, leaf.repetition), strict=True):
             if packing != RLE and (largest or packing != BIT_PACKED):  # said also of levels that are not there
                 raise CannotStitch("levels are packed in the old way")
-    if known.nulls is None or leaf.repetition or any(page.kind != DATA_V2 for page in pages):
+    if nulls is None or leaf.repetition or any(page.kind != DATA_V2 for page in pages):
         return
-    if sum(page.nulls for page in pages) != known.nulls or any(page.rows != page.values for page in pages):
+    if sum(page.nulls for page in pages) != nulls or any(page.rows != page.values for page in pages):
         raise CannotStitch("pages have another number of nulls or rows than their column")
 
 
@@ -155,10 +154,6 @@ class Column:
         for each in self.pieces:
             sizes[each.chunk.codec] = sizes.get(each.chunk.codec, 0) + each.chunk.uncompressed
         return max(sizes, key=lambda number: sizes[number])
-
-    @cached_property
-    def known(self) -> Statistics:
-        return merged([(each.known, each.chunk.values) for each in self.pieces], self.leaf.order)
 
     @cached_property
     def coded(self) -> list[Taken]:
@@ -205,15 +200,7 @@ class Column:
             new = _compressed_anew(new, each.chunk.codec, self.codec)
         if each.leaf.definition < self.leaf.definition:
             new = _saying_that_none_is_null(new, self.leaf)
-        alone = len(each.pages) == 1
-        known = each.known
-        if not alone and known.nulls != 0:
-            known = Statistics(known.low, known.high)
-            if page.kind == DATA_V2:
-                known.nulls = page.nulls
-            elif is_all_null(each.known, each.chunk.values):
-                known.nulls = page.values
-        return NewPage(new, known, self._rows(page, each, alone=alone))
+        return NewPage(new, self._rows(page, each, alone=len(each.pages) == 1))
 
     def _rows(self, page: Page, each: Piece, *, alone: bool) -> int | None:
         if not self.leaf.repetition:
@@ -229,13 +216,11 @@ class Column:
         body = b"".join((_with_length(repetitions), _with_length(definitions), payload))
         page = Page(DATA, count, encoding, len(body), values.compressed(body, self.codec))
         pieces = list({id(each): each for each, _ in run}.values())
-        known = merged([(each.known, each.chunk.values) for each in pieces], self.leaf.order)
-        known.nulls = count - sum(one.present for one in taken)
         rows: int | None = count
         if self.leaf.repetition:
             whole = sum(len(each.pages) for each in pieces) == len(run)
             rows = sum(each.rows for each in pieces) if whole else None
-        return NewPage(page, known, rows)
+        return NewPage(page, rows)
 
     def runs(self, whole: Callable[[Piece], bool] = lambda _: False) -> Iterator["Piece | tuple[Piece, Page] | Run"]:
         """All pages in their order: pieces that are `whole` as they are, pages to be copied, and runs of pages that use

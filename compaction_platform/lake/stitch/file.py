@@ -13,8 +13,8 @@ from compaction_platform.lake.parquet_format.footer import (
     FooterReader,
     PageLocation,
     RowGroup,
-    Statistics,
     column_index_bytes,
+    column_orders_bytes,
     footer_bytes,
     offset_index_bytes,
 )
@@ -27,12 +27,11 @@ from compaction_platform.lake.parquet_format.schema import (
     schema_bytes,
     with_nulls,
 )
-from compaction_platform.lake.parquet_format.thrift import LIST, Struct, ThriftInvalid, parse_value
 from compaction_platform.lake.stitch.choose import Poor, column_of
 from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, Strategy, piece
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.source import Part, Source
-from compaction_platform.lake.stitch.statistics import boundary_order, is_all_null, merged_sizes
+from compaction_platform.lake.stitch.statistics import Bounds, boundary_order, merged
 
 FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
 LARGEST_ROW_GROUP = 512 << 20  # decoded; to be verified it is held in memory
@@ -51,7 +50,6 @@ class Plan:
     groups: tuple[tuple[Part, ...], ...]
     schema: bytes
     leaves: tuple[Leaf, ...]
-    column_orders: bytes
     _pieces: dict[tuple[int, int], list[Piece]] = field(default_factory=dict, repr=False, compare=False)
     _headers: dict[int, HeaderReader] = field(default_factory=dict, repr=False, compare=False)
 
@@ -118,8 +116,6 @@ def planned(
     schema = _one_schema(footers)
     leaves = columns_of(schema)
     sources = _sources(files, footers)
-    if len({footer.column_orders for footer in footers}) > 1:
-        raise CannotStitch("column orders differ")
     columns = [(leaf.path, leaf.physical) for leaf in leaves]
     codecs: set[int] = set()
     for group in (group for footer in footers for group in footer.row_groups):
@@ -138,7 +134,7 @@ def planned(
     rows = sum(footer.rows for footer in footers)
     if rows < count * fewest_rows:
         raise CannotStitch(f"row groups have {rows // max(1, count):,} rows on average: pages would be too small")
-    return Plan(sources, groups, schema, leaves, footers[0].column_orders)
+    return Plan(sources, groups, schema, leaves)
 
 
 def _one_schema(footers: Sequence[Footer]) -> bytes:
@@ -155,25 +151,10 @@ def _one_schema(footers: Sequence[Footer]) -> bytes:
 
 
 def _sources(files: Sequence[Any], footers: Sequence[Footer]) -> tuple[Source, ...]:
-    known: dict[tuple[bytes, bytes], tuple[bool, ...]] = {}
-    found = []
-    for data, footer in zip(files, footers, strict=True):
-        leaves = columns_of(footer.schema)
-        key = (footer.schema, footer.column_orders)
-        if key not in known:
-            known[key] = _ordered(footer.column_orders, len(leaves))
-        found.append(Source(memoryview(data).cast("B"), footer, leaves, known[key]))
-    return tuple(found)
-
-
-def _ordered(column_orders: bytes, columns: int) -> tuple[bool, ...]:
-    """Whether each column says that it is ordered as its type is. Without that, bounds mean nothing certain."""
-    if not column_orders:
-        return (False,) * columns
-    orders, _ = parse_value(column_orders, LIST, 0)
-    if len(orders.items) != columns:
-        raise ThriftInvalid("there are more column orders than columns, or fewer")
-    return tuple(isinstance(each, Struct) and list(each) == [1] for each in orders.items)
+    return tuple(
+        Source(memoryview(data).cast("B"), footer, columns_of(footer.schema))
+        for data, footer in zip(files, footers, strict=True)
+    )
 
 
 def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[Part, ...]]:
@@ -196,8 +177,7 @@ def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[
 def _piece_of(source: Source, number: int, place: int, headers: HeaderReader) -> Piece:
     """One column of one row group of a file, with its pages."""
     group = source.footer.row_groups[number]
-    ordered = source.ordered[place]
-    found = piece(source.data, group.chunks[place], source.leaves[place], group.rows, headers, ordered=ordered)
+    found = piece(source.data, group.chunks[place], source.leaves[place], group.rows, headers)
     in_doubt = source.footer.created_by.startswith(DENIES_COMPRESSION) and found.chunk.codec != UNCOMPRESSED
     if in_doubt and any(page.kind == DATA_V2 and not page.is_compressed for page in found.pages):
         raise CannotStitch("an old writer says of compressed pages that they are not (ARROW-10353)")
@@ -229,9 +209,9 @@ class Stitched:
         self._waiting: list[Any] = []
         self._size = 0
         self._groups: list[RowGroup] = []
-        self._indexes: list[tuple[Chunk, bytes | None, bytes | None]] = []
+        self._locations: list[list[list[PageLocation]]] = []  # by row group and column
         self._poor: Poor = {}
-        self._is_described = False
+        self.metadata: Mapping[bytes, bytes] | None = None  # as it was described
 
     def _write(self, data: Any) -> None:
         """What is small waits for what comes behind it; what is large is not copied once more."""
@@ -251,7 +231,7 @@ class Stitched:
         self._waiting, self._size = [], 0
 
     def _row_group(self, new: int, group: Sequence[Part]) -> None:
-        chunks = []
+        chunks, locations = [], []
         decoded = 0
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
         for place, leaf in enumerate(self.plan.leaves):
@@ -262,13 +242,14 @@ class Stitched:
             made = column_of(column, group, self._poor)
             name = ".".join(leaf.path)
             self.choices.append(Choice(name, made.strategy, made.reason))
-            chunks.append(self._chunk(column, made))
-        first, number = group[0]
-        self._groups.append(
-            RowGroup(rows, chunks, first.footer.row_groups[number].sorted_by if len(group) == 1 else None)
-        )
+            chunk, pages = self._chunk(column, made)
+            chunks.append(chunk)
+            locations.append(pages)
+        self._groups.append(RowGroup(rows, chunks))
+        self._locations.append(locations)
 
-    def _chunk(self, column: Column, made: NewColumn) -> Chunk:
+    def _chunk(self, column: Column, made: NewColumn) -> tuple[Chunk, list[PageLocation]]:
+        """Write a column. Returns it with the place of each page, empty if the rows of a page are not known."""
         begins = self.place
         uncompressed = 0
         counted: dict[tuple[int, int], int] = {}
@@ -299,12 +280,8 @@ class Stitched:
             None if made.dictionary is None else begins,
             tuple(sorted(encodings | {encoding for _, encoding in counted})),
             tuple((kind, encoding, count) for (kind, encoding), count in counted.items()),
-            column.known,
-            sizes=merged_sizes([each.chunk.sizes for each in column.pieces]),
         )
-        offsets = offset_index_bytes(locations) if has_rows and locations else None
-        self._indexes.append((chunk, _column_index(column, made) if offsets else None, offsets))
-        return chunk
+        return chunk, locations if has_rows else []
 
     def _page(self, page: Page) -> int:
         """Write a page; returns what it takes when it is not compressed."""
@@ -313,34 +290,52 @@ class Stitched:
         self._write(page.data)
         return len(header) + page.uncompressed
 
-    def _finish(self) -> None:
-        for chunk, index, _ in self._indexes:
-            if index is not None:
-                chunk.column_index = (self.place, len(index))
-                self._write(index)
-        for chunk, _, offsets in self._indexes:
-            if offsets is not None:
-                chunk.offset_index = (self.place, len(offsets))
-                self._write(offsets)
-        self._flush()
-
     @refusing_what_is_unfit()
-    def describe(self, metadata: Mapping[bytes, bytes]) -> None:
-        """Write the footer; if there is one already, over that."""
-        if self._is_described:
+    def describe(self, metadata: Mapping[bytes, bytes], bounds: Bounds | None = None) -> None:
+        """Write the page indexes and the footer, in place of those that are there. `bounds` are published as they are:
+        they come from the proof, never from the inputs."""
+        if self.metadata is not None:
             self.sink.seek(self.place)
             self.sink.truncate()
-        self._is_described = True
+        self.metadata = metadata
+        end = self.place
+        self._index(bounds or {})
+        self.place = end  # whoever describes it again begins here
         footer = Footer(
             max(source.footer.version for source in self.plan.sources),
             self.plan.schema,
             self._groups,
             metadata,
             self.plan.created_by,
-            self.plan.column_orders,
+            column_orders_bytes(len(self.plan.leaves)),
         )
         self.sink.write(footer_bytes(footer))
         self.sink.flush()
+
+    def publish(self, bounds: Bounds) -> None:
+        """Describe it once more, with the bounds that its proof has computed."""
+        self.describe(self.metadata or {}, bounds)
+
+    def _index(self, bounds: Bounds) -> None:
+        places = [(number, place) for number, group in enumerate(self._groups) for place in range(len(group.chunks))]
+        for number, place in places:
+            chunk, locations = self._groups[number].chunks[place], self._locations[number][place]
+            pages, order = bounds.get((number, place), []), self.plan.leaves[place].order
+            chunk.statistics = merged(pages, order)
+            index = None
+            if order is not None and locations and len(pages) == len(locations):
+                index = column_index_bytes(pages, boundary_order(pages, order))
+            chunk.column_index = None if index is None else self._indexed(index)
+        for number, place in places:
+            locations = self._locations[number][place]
+            offsets = self._indexed(offset_index_bytes(locations)) if locations else None
+            self._groups[number].chunks[place].offset_index = offsets
+        self._flush()
+
+    def _indexed(self, index: bytes) -> tuple[int, int]:
+        place = self.place
+        self._write(index)
+        return place, len(index)
 
     @property
     def columns(self) -> tuple[Choice, ...]:
@@ -362,7 +357,7 @@ class Stitched:
         self._write(MAGIC)
         for new, group in enumerate(self.plan.groups):
             self._row_group(new, group)
-        self._finish()
+        self._flush()
 
 
 def _usual(choices: Sequence[Choice]) -> Choice:
@@ -370,23 +365,9 @@ def _usual(choices: Sequence[Choice]) -> Choice:
     return next(choice for choice in choices if choice.strategy == strategy)
 
 
-def _column_index(column: Column, made: NewColumn) -> bytes | None:
-    """None if something is not known about some page."""
-    order = column.leaf.order
-    if order is None:
-        return None
-    is_null = [is_all_null(new.known, new.page.values) for new in made.pages]
-    known: list[Statistics] = []
-    for new, empty in zip(made.pages, is_null, strict=True):
-        if not empty and (new.known.low is None or new.known.high is None):
-            return None
-        known.append(Statistics(nulls=new.known.nulls) if empty else new.known)
-    return column_index_bytes(known, is_null, boundary_order(known, order))
-
-
 def written(plan: Plan, metadata: Mapping[bytes, bytes], sink: Sink) -> Stitched:
     """One file by this plan. Raises CannotStitch if it turns out that it cannot be done."""
     made = Stitched(plan, sink)
     made.write()
-    made.describe(metadata)
+    made.describe(metadata)  # without bounds: they are known when it is proved
     return made

@@ -7,7 +7,6 @@ the dictionary become the values of a data page as they are: a page of the secon
 import numpy
 
 from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
-from compaction_platform.lake.parquet_format.footer import Statistics
 from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page
 from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage, Piece
 from compaction_platform.lake.stitch.raw import copy_page, copy_pages
@@ -48,8 +47,7 @@ def add_dictionary_as_page(made: NewColumn, column: Column, each: Piece) -> None
     page = Page(DATA_V2, count, PLAIN, len(levels) + each.dictionary.uncompressed, each.dictionary.data, before=levels)
     page.nulls, page.rows, page.definitions = count - each.entries, count, len(levels)
     page.is_compressed = column.codec != UNCOMPRESSED
-    known = Statistics(each.known.low, each.known.high, nulls=page.nulls)
-    made.pages.append(NewPage(page, known, count))
+    made.pages.append(NewPage(page, count))
     for rest in each.pages[len(each.taken) :]:
         copy_page(made, column, each, rest)
 

@@ -21,12 +21,14 @@ import pyarrow.parquet
 from compaction_platform.lake.fingerprint import Fingerprint, InOrderByColumn, in_order
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
-from compaction_platform.lake.stitch.bounds import wrong_bounds
+from compaction_platform.lake.stitch.bounds import count_nulls, leaf_values, page_bounds
 from compaction_platform.lake.stitch.column import Piece
 from compaction_platform.lake.stitch.copies import copied
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.stitch.file import Choice, Plan
 from compaction_platform.lake.stitch.source import decoded, opened
+from compaction_platform.lake.stitch.statistics import Bounds
+from compaction_platform.lake.text_validity import invalid_text
 
 types = pyarrow.types
 
@@ -70,6 +72,14 @@ class Output:
         return first.values if is_coded and first.values * OFTEN <= chunk.values else 0
 
 
+@dataclass(frozen=True)
+class Proved:
+    """What a file holds, and what may be published about it."""
+
+    rows: Fingerprint
+    bounds: Bounds  # of the columns that were decoded
+
+
 @refusing_what_is_unfit()
 def proved(
     plan: Plan,
@@ -78,10 +88,10 @@ def proved(
     *,
     by_checksums: bool = False,
     also: InOrderByColumn | None = None,
-) -> Fingerprint:
-    """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not, or
-    if what inputs say about their values is not so. `by_checksums`: copied columns are not decoded if every page has a
-    checksum; they are then not part of the fingerprint. `also` is shown what is decoded."""
+) -> Proved:
+    """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not.
+    `by_checksums`: copied columns are not decoded if every page has a checksum; they are then part of neither the
+    fingerprint nor the bounds. `also` is shown what is decoded."""
     made = Output(output, FooterReader().read(output))
     same = copied(plan, choices, output, made.footer, check=by_checksums)
     numbers = range(len(plan.groups))
@@ -91,12 +101,14 @@ def proved(
     }
     shown = [name for name in names if name not in left_out]
     whole = InOrderByColumn(pyarrow.schema([made.schema.field(name) for name in shown]))
+    bounds: Bounds = {}
     differing = set()
     for number in numbers:
         for name in shown:
             rows = made.column(number, name)
-            if wrong := wrong_bounds(plan, number, rows):
-                raise CannotStitch(f"what inputs say about their values is wrong: {', '.join(wrong)}")
+            if invalid_text(rows) is not None:
+                raise CannotStitch(f"column {name} has text that is not valid UTF-8")
+            bounds |= _bounds(plan, made, number, rows)
             values = _by_value(rows, made.schema.field(name).type)
             whole.update(values)
             if also is not None:
@@ -108,7 +120,28 @@ def proved(
     if differing or counts != {plan.rows}:
         told = ", ".join(sorted(differing)) or "the number of rows"
         raise CannotStitch(f"what was written was not what was read: {told}")
-    return Fingerprint(plan.rows, found.columns)
+    return Proved(Fingerprint(plan.rows, found.columns), bounds)
+
+
+def _bounds(plan: Plan, made: Output, number: int, rows: pyarrow.Table) -> Bounds:
+    """The bounds of the pages of a column in a row group, computed from its rows."""
+    found: Bounds = {}
+    for place, leaf in enumerate(plan.leaves):
+        if leaf.repetition or leaf.path[0] not in rows.schema.names:
+            continue
+        values = leaf_values(leaf, rows)
+        pieces = plan.pieces(number, place)
+        claims = [each.nulls for each in pieces]
+        if any(claims) or values.null_count:  # the order of pages may rely on them
+            nulls = count_nulls(values, [each.rows for each in pieces])
+            if any(claim not in (None, there) for claim, there in zip(claims, nulls, strict=True)):
+                raise CannotStitch(f"inputs claim another number of nulls than there are in {'.'.join(leaf.path)}")
+        chunk = made.footer.row_groups[number].chunks[place]
+        pages = pages_of(memoryview(made.data).cast("B"), chunk, check=False)
+        counts = [page.values for page in pages if page.kind != DICTIONARY]
+        described = made.plainly.metadata.schema.column(place)
+        found[number, place] = page_bounds(leaf, described, values, counts)
+    return found
 
 
 def _is_of_inputs(rows: pyarrow.Table, values: pyarrow.Table, plan: Plan, number: int) -> bool:

@@ -23,7 +23,6 @@ class Source:
     data: memoryview
     footer: Footer
     leaves: tuple[Leaf, ...]
-    ordered: tuple[bool, ...]  # for each column, whether its bounds follow the order of its type
 
     @cached_property
     def schema(self) -> pyarrow.Schema:

@@ -235,7 +235,7 @@ def stitched(
     plan = planned(files, footers, row_group_bytes, fewest_rows)
     made = written(plan, agreed([footer.metadata for footer in footers]), sink)
     if proof:
-        proved(plan, made.choices, sink.getvalue())
+        made.publish(proved(plan, made.choices, sink.getvalue()).bounds)
     return sink.getvalue(), made.choices
 
 

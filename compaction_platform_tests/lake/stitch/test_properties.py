@@ -20,7 +20,7 @@ from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.file import footers_of, planned, written
 from compaction_platform.lake.stitch.proof import proved
 from compaction_platform_tests.compact.yard import Yard, local_yard
-from compaction_platform_tests.lake.stitch.material import by_pyarrow, stitched
+from compaction_platform_tests.lake.stitch.material import by_pyarrow, stitched, strategies
 
 pytestmark = pytest.mark.unit
 
@@ -153,20 +153,18 @@ def found_by_filters(yard: Yard) -> bool:
     return True
 
 
-def test_bounds_that_do_not_hold_are_not_passed_on(tmp_path: Path) -> None:
-    """The footer bears no checksum: a file says that its ids end early."""
+def test_bounds_that_do_not_hold_are_not_published_again() -> None:
+    """The footer bears no checksum: a file claims that its ids end early."""
     files = [by_pyarrow(compression="zstd")(events(n)) for n in range(3)]
     changed = files[1].replace(b"event-001199", b"event-000700")  # the bound, twice; values are compressed
     assert changed != files[1]
-    sink = io.BytesIO()
-    all_files = [files[0], changed, files[2]]
-    plan = planned(all_files, footers_of(all_files), 1 << 30)
-    made = written(plan, {}, sink)
-    with pytest.raises(CannotStitch, match="what inputs say about their values is wrong: id"):
-        proved(plan, made.choices, sink.getvalue())
+    output, choices = stitched([files[0], changed, files[2]])
+    assert strategies(choices)["id"] == "identity"
+    told = pyarrow.parquet.read_metadata(io.BytesIO(output)).row_group(0).column(0).statistics
+    assert (told.min, told.max) == ("event-000000", "event-001799")
 
 
-def test_bounds_inside_a_struct_and_counts_of_nulls_are_checked_too() -> None:
+def test_bounds_inside_a_struct_are_computed_too() -> None:
     kind = pyarrow.struct([("a", pyarrow.string())])
     files = [
         by_pyarrow(compression="zstd")(
@@ -175,11 +173,21 @@ def test_bounds_inside_a_struct_and_counts_of_nulls_are_checked_too() -> None:
         for n in range(3)
     ]
     files[1] = files[1].replace(b"value-01199", b"value-00700")
-    sink = io.BytesIO()
-    plan = planned(files, footers_of(files), 1 << 30)
-    made = written(plan, {}, sink)
-    with pytest.raises(CannotStitch, match="what inputs say about their values is wrong: s.a"):
-        proved(plan, made.choices, sink.getvalue())
+    output, _ = stitched(files)
+    told = pyarrow.parquet.read_metadata(io.BytesIO(output)).row_group(0).column(0).statistics
+    assert (told.min, told.max) == ("value-00000", "value-01799")
+
+
+def test_a_wrong_number_of_nulls_is_refused() -> None:
+    """The order of pages relies on it: a chunk that claims to hold nothing but nulls needs no dictionary."""
+    rows = pyarrow.table({"x": pyarrow.array([None if n % 3 else n for n in range(600)], pyarrow.int64())})
+    good = by_pyarrow(compression="zstd", use_dictionary=False)(rows)
+    footer, _ = parse(good, len(good) - 8 - int.from_bytes(good[-8:-4], "little"))
+    footer.get_value(4).items[0].get_value(1).items[0].get_value(3).get_value(12).set_value(3, I64, 399)
+    encoded = serialize(footer)
+    lying = good[: -8 - int.from_bytes(good[-8:-4], "little")] + encoded + len(encoded).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(CannotStitch, match="another number of nulls than there are in x"):
+        stitched([good, lying])
 
 
 TEXTS = [f"v{number:05}" for number in range(600)]
@@ -195,15 +203,18 @@ IN_OTHER_FORMS = {
 
 @pytest.mark.parametrize("form", IN_OTHER_FORMS)
 @pytest.mark.parametrize("with_dictionary", [True, False])
-def test_bounds_are_checked_in_whatever_form_arrow_holds_the_values(form: str, with_dictionary: bool) -> None:
+def test_bounds_are_computed_in_whatever_form_arrow_holds_the_values(form: str, with_dictionary: bool) -> None:
     sound = by_pyarrow(use_dictionary=with_dictionary)(pyarrow.table({"x": IN_OTHER_FORMS[form]}))
     footer = FooterReader().read(sound)
     told = footer.row_groups[0].chunks[0].statistics
     told.high = told.low
     wrong = sound[: -8 - int.from_bytes(sound[-8:-4], "little")] + footer_bytes(footer)
-    stitched([sound, sound])
-    with pytest.raises(CannotStitch, match="what inputs say about their values is wrong: x"):
-        stitched([sound, wrong])
+    output, _ = stitched([sound, sound])
+    right = FooterReader().read(output).row_groups[0].chunks[0].statistics
+    assert right.high is not None
+    assert right.high != told.high
+    output, _ = stitched([sound, wrong])
+    assert FooterReader().read(output).row_groups[0].chunks[0].statistics == right
 
 
 def test_a_footer_that_hides_rows_sets_its_file_aside(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""The second Parquet decoder looks at a bin: at some of its inputs before they are joined, at the output before it is
+published."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from compaction_platform.compact.inputs import UNREADABLE, Input
+from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
+from compaction_platform.lake.second_reader import (
+    Extent,
+    NotJudged,
+    ReadersDisagree,
+    Rows,
+    SecondReaderRefused,
+    connected,
+    require_agreement,
+)
+
+
+def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: Path) -> dict[str, str]:
+    """By key: why inputs must not be joined with others. Looks at all of them, or at one that the name of the output
+    chooses."""
+    if extent == "none" or not inputs:
+        return {}
+    seed = _seed(called)
+    chosen = inputs if extent == "all" else [inputs[seed % len(inputs)]]
+    refused: dict[str, str] = {}
+    path = place / "input.parquet"
+    with connected() as connection:
+        for each in chosen:
+            path.write_bytes(memoryview(each.data))
+            try:
+                require_agreement(connection, path, each.opened, Rows.chosen(each.metadata, extent, seed))
+            except (SecondReaderRefused, ReadersDisagree) as reason:
+                refused[each.file.key] = f"{reason}. Joined with others, it could make their rows unreadable."
+            except (NotJudged, *UNREADABLE):
+                continue  # what Arrow does not read is found, and told, when it is joined
+            finally:
+                path.unlink()
+    return refused
+
+
+def require_output(path: Path, output: Input, extent: Extent, called: str) -> None:
+    """Raise OutputDiffers if the second reader refuses the output, or reads other values in it than Arrow."""
+    rows = Rows.chosen(output.metadata, extent, _seed(called))
+    if not rows.count:
+        return
+    with connected() as connection:
+        try:
+            require_agreement(connection, path, output.opened, rows)
+        except NotJudged:
+            return
+        except (SecondReaderRefused, ReadersDisagree) as reason:
+            raise OutputDiffers(f"{called}: {reason}. {NOTHING_CHANGED}") from reason
+
+
+def _seed(called: str) -> int:
+    return int.from_bytes(hashlib.sha256(called.encode()).digest()[:8], "big")
