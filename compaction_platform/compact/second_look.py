@@ -27,7 +27,7 @@ def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: 
     chosen = inputs if extent == "all" else [inputs[seed % len(inputs)]]
     refused: dict[str, str] = {}
     path = place / "input.parquet"
-    with connected() as connection:
+    with connected(place) as connection:
         for each in chosen:
             path.write_bytes(memoryview(each.data))
             try:
@@ -46,7 +46,7 @@ def require_output(path: Path, output: Input, extent: Extent, called: str) -> No
     rows = Rows.chosen(output.metadata, extent, _seed(called))
     if not rows.count:
         return
-    with connected() as connection:
+    with connected(path.parent) as connection:
         try:
             require_agreement(connection, path, output.opened, rows)
         except NotJudged:

@@ -11,7 +11,8 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.projection import CannotProject, Projection, opened, row_group_tables
+from compaction_platform.lake.projection import CannotProject, Projection, has_same_columns, opened, row_group_tables
+from compaction_platform.lake.text_validity import invalid_text
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -64,6 +65,11 @@ class DataFileRows:
         if rows != file.record_count:
             raise DataFileDamaged(file.file_path, f"has {rows} rows, the table's metadata says {file.record_count}")
 
+    def has_table_columns(self, content: pyarrow.Buffer) -> bool:
+        """Whether a file has just the table's columns, so that its rows are taken as they are. Raises ArrowInvalid or
+        OSError for what is no Parquet file."""
+        return has_same_columns(opened(pyarrow.BufferReader(content)).schema_arrow, self.schema)
+
     def columns(self, file: "DataFile", field_ids: list[int]) -> pyarrow.Table:
         """Some columns of a file that may have no others, such as an equality delete."""
         schema = self.metadata.schema()
@@ -80,7 +86,10 @@ class DataFileRows:
             parquet = opened(pyarrow.BufferReader(content))
             if int96_columns(parquet.metadata) and (reason := why_not_exact(content)):
                 raise DataFileDamaged(file.file_path, f"cannot be read exactly: {reason}")
-            yield from row_group_tables(parquet, projection)
+            for rows in row_group_tables(parquet, projection):
+                if (name := invalid_text(rows)) is not None:
+                    raise DataFileDamaged(file.file_path, f"has text in column {name} that is not valid UTF-8")
+                yield rows
         except CannotProject as unfit:
             raise DataFileDamaged(file.file_path, str(unfit)) from unfit
         except (pyarrow.ArrowException, OSError) as error:

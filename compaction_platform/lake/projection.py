@@ -15,7 +15,7 @@ import pyarrow.parquet
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from compaction_platform.lake.canonical import Array, canonical, is_list, lengths_of, validity
+from compaction_platform.lake.canonical import Array, canonical, canonical_type, is_list, lengths_of, validity
 from compaction_platform.lake.columns import converted, holds
 from compaction_platform.lake.errors import CompactionError
 
@@ -273,6 +273,32 @@ def _primitive(array: pyarrow.Array, wanted: IcebergType, kind: pyarrow.DataType
             raise CannotProject(f"has {found} in column {name}, which is {wanted} in the table")
         values = converted(values, storage)
     return values if storage == kind else pyarrow.ExtensionArray.from_storage(kind, values)
+
+
+def has_same_columns(found: pyarrow.Schema, wanted: pyarrow.Schema) -> bool:
+    """Whether columns are the same ones: names, types and field ids at every depth, in the same order."""
+    return len(found) == len(wanted) and all(map(is_same_column, found, wanted))
+
+
+def is_same_column(found: pyarrow.Field, wanted: pyarrow.Field) -> bool:
+    """Whether a column of a file is this one of the table, with the same field ids at every depth."""
+    if found.name != wanted.name or (found.metadata or {}).get(FIELD_ID) != (wanted.metadata or {}).get(FIELD_ID):
+        return False
+    if not pyarrow.types.is_nested(wanted.type):
+        return bool(canonical_type(found.type) == canonical_type(wanted.type))
+    if not pyarrow.types.is_nested(found.type):
+        return False
+    ours, theirs = _children(found.type), _children(wanted.type)
+    return len(ours) == len(theirs) and all(map(is_same_column, ours, theirs))
+
+
+def _children(kind: pyarrow.DataType) -> list[pyarrow.Field]:
+    """What is inside. Names in lists and maps have no meaning, and writers have their own: here they tell the kind."""
+    if pyarrow.types.is_map(kind):
+        return [kind.key_field.with_name("/key"), kind.item_field.with_name("/value")]
+    if pyarrow.types.is_struct(kind):
+        return [kind.field(number) for number in range(kind.num_fields)]
+    return [kind.value_field.with_name("/element")]
 
 
 # ---------------------------------------------------------------- a whole file

@@ -66,14 +66,16 @@ class Rows:
 
 
 @contextmanager
-def connected() -> "Iterator[DuckDBPyConnection]":
-    """Open a DuckDB for some reads: one thread, bounded memory, no extensions from the network."""
+def connected(place: Path) -> "Iterator[DuckDBPyConnection]":
+    """Open a DuckDB for some reads: one thread, bounded memory, what is more in `place`, no extensions from the
+    network."""
     import duckdb
 
     with duckdb.connect(
         config={
             "threads": 1,
             "memory_limit": MEMORY,
+            "temp_directory": str(place),
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         }
@@ -132,8 +134,8 @@ def _by_duckdb(
     except duckdb.Error as unknown:
         # What a query reads first is read here already: only a schema that is not understood is no refusal.
         if "Invalid Input" in str(unknown) or "Corrupt" in str(unknown):
-            raise SecondReaderRefused(f"DuckDB does not read it: {_first_line(unknown)}") from unknown
-        raise NotJudged(f"DuckDB does not know its schema: {_first_line(unknown)}") from unknown
+            raise SecondReaderRefused(f"DuckDB does not read it: {first_line(unknown)}") from unknown
+        raise NotJudged(f"DuckDB does not know its schema: {first_line(unknown)}") from unknown
 
 
 def comparable(expression: str, kind: str) -> str:
@@ -147,7 +149,7 @@ def _duckdb_batches(stream: pyarrow.RecordBatchReader) -> Iterator[pyarrow.Recor
     try:
         yield from stream
     except (duckdb.Error, pyarrow.ArrowException, OSError) as refused:
-        raise SecondReaderRefused(f"DuckDB does not read it: {_first_line(refused)}") from refused
+        raise SecondReaderRefused(f"DuckDB does not read it: {first_line(refused)}") from refused
 
 
 def _arrow_batches(file: pyarrow.parquet.ParquetFile, rows: Rows) -> Iterator[pyarrow.RecordBatch]:
@@ -166,7 +168,7 @@ def _fingerprint(batches: Iterator[pyarrow.RecordBatch], kinds: dict[int, pyarro
     """The digest of these columns, by place."""
     digest = InOrder(pyarrow.schema([(str(place), kind) for place, kind in kinds.items()]))
     for batch in batches:
-        arrays = [_as(batch.column(place), kind) for place, kind in kinds.items()]
+        arrays = [in_type(batch.column(place), kind) for place, kind in kinds.items()]
         digest.update(pyarrow.RecordBatch.from_arrays(arrays, [str(place) for place in kinds]))
     return digest.finish()
 
@@ -181,7 +183,7 @@ def _common(ours: pyarrow.DataType, theirs: pyarrow.DataType) -> pyarrow.DataTyp
             return other if _unit(other) > _unit(mine) >= 0 else None
         if pyarrow.types.is_floating(other) and not pyarrow.types.is_floating(mine):
             return None  # wide decimals become doubles
-        return mine if _as(pyarrow.array([], theirs), mine) is not None else None
+        return mine if in_type(pyarrow.array([], theirs), mine) is not None else None
     except (pyarrow.ArrowException, TypeHasNoFingerprint):
         return None
 
@@ -190,11 +192,10 @@ def _unit(kind: pyarrow.DataType) -> int:
     return UNITS.index(kind.unit) if pyarrow.types.is_timestamp(kind) or pyarrow.types.is_time(kind) else -1
 
 
-def _as(array: pyarrow.Array, kind: pyarrow.DataType) -> pyarrow.Array:
+def in_type(array: pyarrow.Array, kind: pyarrow.DataType) -> pyarrow.Array:
     """The same values in a type that has the same meaning as this one."""
-    if type_name(canonical_type(array.type)) == type_name(kind):
-        return array
-    return array.cast(kind)
+    wanted = canonical_type(kind)
+    return array if type_name(canonical_type(array.type)) == type_name(wanted) else array.cast(wanted)
 
 
 def quoted_text(text: object) -> str:
@@ -207,5 +208,5 @@ def quoted_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]

@@ -1,37 +1,34 @@
 """Proofs about a table as it lies there, taken afresh: nothing here trusts what a run said of itself."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow
-from pyiceberg.expressions import AlwaysTrue
-from pyiceberg.io.pyarrow import ArrowScan
-from pyiceberg.manifest import ManifestEntry
-from pyiceberg.table import FileScanTask
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
+from pyiceberg.transforms import VoidTransform
 
 from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint
 from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.second_reader import NotJudged
 from compaction_platform.lake.table_entries import Manifests
-from compaction_platform.maintain.applied import EqualityDelete
-from compaction_platform.maintain.deletes import Deletes, is_position_delete
 from compaction_platform.maintain.orphans import snapshot_paths
+from compaction_platform.maintain.second_look import FileWithDeletes, read_in_sql
 from compaction_platform.maintain.snapshots import Retention
 from compaction_platform.maintain.undo import NothingToUndo, last_compaction
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
-    from pyiceberg.table.snapshots import Snapshot
 
     from compaction_platform.lake.settings import Settings
 
 
 def rows_differ(table: "Table", settings: "Settings") -> tuple[int, dict[str, str]]:
     """The rows of the last compaction, and for each of its snapshots that holds other rows than the one before, what
-    is different. Read by PyIceberg, which applies position deletes in its own way."""
+    is different. Read by DuckDB, with nothing of what rewrites read by."""
     try:
         _, snapshots = last_compaction(table)
     except NothingToUndo:
@@ -46,8 +43,11 @@ def rows_differ(table: "Table", settings: "Settings") -> tuple[int, dict[str, st
             continue  # expired: there is nothing to compare with any more
         added, removed = manifests.changes_of(snapshot)
         try:
-            before = _fingerprint(table, settings, removed, _deletes(table, manifests, parent))
-            after = _fingerprint(table, settings, added, _deletes(table, manifests, snapshot))
+            before = _fingerprint(table, settings, removed, manifests.of(parent).deletes.values())
+            after = _fingerprint(table, settings, added, manifests.of(snapshot).deletes.values())
+        except NotJudged as unknown:
+            problems[f"snapshot {snapshot.snapshot_id}"] = f"its rows cannot be compared: {unknown}"
+            continue
         except (OSError, CompactionError, pyarrow.ArrowException) as error:
             problems[f"snapshot {snapshot.snapshot_id}"] = f"its files cannot be read: {str(error).splitlines()[0]}"
             continue
@@ -57,26 +57,40 @@ def rows_differ(table: "Table", settings: "Settings") -> tuple[int, dict[str, st
     return rows, problems
 
 
-def _deletes(table: "Table", manifests: Manifests, snapshot: "Snapshot") -> Deletes:
-    return Deletes.of(manifests.of(snapshot).deletes.values(), table.metadata.specs())
-
-
 def _fingerprint(
-    table: "Table", settings: "Settings", entries: Iterable[ManifestEntry], deletes: Deletes
+    table: "Table", settings: "Settings", entries: Iterable[ManifestEntry], deletes: Iterable[ManifestEntry]
 ) -> Fingerprint:
     reader = DataFileRows(table.metadata, settings)
     digest = AnyOrder(reader.schema)
-    for entry in entries:
-        if is_position_delete(entry) or entry.data_file.equality_ids:
-            continue
-        applying = deletes.applying_to(entry)
-        scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
-        positions = {each.data_file for each in applying.positions}
-        rows = scan.to_table([FileScanTask(entry.data_file, delete_files=positions)]).cast(reader.schema)
-        for delete in applying.equalities:
-            rows = rows.filter(EqualityDelete(delete.data_file, reader).is_left(rows))
-        digest.update(rows)
+    data = [each for each in entries if each.data_file.content == DataFileContent.DATA]
+    some = list(deletes)
+    read_in_sql(reader, (_with_deletes(each, some, table.metadata) for each in data), digest, reader.schema)
     return digest.finish()
+
+
+def _with_deletes(data: ManifestEntry, deletes: Iterable[ManifestEntry], metadata: "TableMetadata") -> FileWithDeletes:
+    """The deletes that apply to a data file, by the words of the specification: not by `deletes`, which the rewrite
+    goes by. Which rows a position delete is about, its paths tell: so all that are not older are asked."""
+    age = data.sequence_number or 0
+    partition = data.data_file.spec_id, list(_values(data.data_file))
+    positions, equalities = [], []
+    for each in deletes:
+        file = each.data_file
+        is_global = not any(_is_partitioned(metadata, file.spec_id))
+        if file.content == DataFileContent.POSITION_DELETES:
+            if (each.sequence_number or 0) >= age:
+                positions.append(file)
+        elif (each.sequence_number or 0) > age and (is_global or (file.spec_id, list(_values(file))) == partition):
+            equalities.append(file)
+    return FileWithDeletes(data.data_file, tuple(positions), tuple(equalities))
+
+
+def _values(file: DataFile) -> Iterator[Any]:
+    return (file.partition[number] for number in range(len(file.partition)))
+
+
+def _is_partitioned(metadata: "TableMetadata", spec_id: int) -> Iterator[bool]:
+    return (not isinstance(each.transform, VoidTransform) for each in metadata.specs()[spec_id].fields)
 
 
 def missing_files(table: "Table", settings: "Settings") -> list[str]:

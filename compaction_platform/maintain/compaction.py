@@ -16,13 +16,15 @@ from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.history import published
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
+from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.spread import Outcome, Spread
 from compaction_platform.lake.stitch.file import Ways, ways_of
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, KIND_PROPERTY, dangling
 from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of
 from compaction_platform.maintain.look import Look
 from compaction_platform.maintain.plan import Group, Plan, Policy
-from compaction_platform.maintain.rewrite import Input, Rewrite, Rewritten, Work
+from compaction_platform.maintain.rewrite import Rewrite, Rewritten, Work
+from compaction_platform.maintain.second_look import FileWithDeletes
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -66,9 +68,11 @@ class Compaction:
     run_id: str
     say: Callable[[str], None]
     referred_to: dict[str, frozenset[str]] = field(default_factory=dict)
+    second_reader: Extent = "sample"
 
     def run(self, plan: Plan, spread: Spread) -> Compacted:
-        rewrite = Rewrite(DataFileRows(lean(self.look.metadata), self.settings), self.policy, self.encoding)
+        reader = DataFileRows(lean(self.look.metadata), self.settings)
+        rewrite = Rewrite(reader, self.policy, self.encoding, self.second_reader)
         works = [self._work(group) for group in plan.groups]
         done = Compacted()
         with closing(spread.run_together(rewrite, works, weight=lambda work: work.group.bytes)) as outcomes:
@@ -85,9 +89,9 @@ class Compaction:
         directory = spec.partition_to_path(first.partition, self.look.metadata.schema())
         return Work(group, tuple(self._input(each) for each in entries), first.spec_id, first.partition, directory)
 
-    def _input(self, entry: ManifestEntry) -> Input:
+    def _input(self, entry: ManifestEntry) -> FileWithDeletes:
         applying = self.look.applying[entry.data_file.file_path]
-        return Input(
+        return FileWithDeletes(
             entry.data_file,
             tuple(each.data_file for each in applying.positions),
             tuple(each.data_file for each in applying.equalities),

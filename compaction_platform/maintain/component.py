@@ -87,6 +87,7 @@ def rules_of(table: str, care: TableCare, profile: Profile) -> Maintenance:
         partition_filter=care.partition_filter,
         window=Window.parsed(care.window) if care.window else None,
         automatic=care.automatic,
+        second_reader=care.second_reader,
     )
 
 

@@ -5,6 +5,7 @@ import errno
 import tempfile
 import time
 import uuid
+import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,6 +25,7 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fetching import fetched
 from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint, InOrder, InOrderByColumn
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
+from compaction_platform.lake.second_reader import Extent, NotJudged
 from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
@@ -33,6 +35,7 @@ from compaction_platform.lake.stopwatch import Stopwatch
 from compaction_platform.maintain import stitching
 from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.plan import Group, Policy
+from compaction_platform.maintain.second_look import FileWithDeletes, look_at_input, look_at_output, read_in_sql
 
 OURS = "compacted-"  # new data files are called so
 FETCHED_AHEAD = 8
@@ -44,18 +47,11 @@ class OutputDiffers(CompactionError):
 
 
 @dataclass(frozen=True)
-class Input:
-    file: DataFile
-    positions: tuple[DataFile, ...] = ()  # delete files
-    equalities: tuple[DataFile, ...] = ()
-
-
-@dataclass(frozen=True)
 class Work:
     """A group of the plan with all that a task must know of its files."""
 
     group: Group
-    inputs: tuple[Input, ...]
+    inputs: tuple[FileWithDeletes, ...]
     spec_id: int
     partition: Record
     directory: str  # of the partition, below the table's place for data
@@ -100,6 +96,7 @@ class Rewrite:
     reader: DataFileRows
     policy: Policy
     encoding: Encoding
+    second_reader: Extent = "sample"
 
     def __call__(self, work: Work) -> Rewritten:
         try:
@@ -174,8 +171,10 @@ class Rewrite:
             with Spool(path, store, key_of(location)) as sink:
                 made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink)
                 with refusing_what_is_unfit(), proof:
+                    look_at_input(files, contents, self.second_reader)
                     found = proved(made.plan, made.choices, sink.mapped(), also=digest)
                     made.publish(found.bounds)
+                    self._require_readable(path)
                 if not sink.complete():
                     store.create_from(key_of(location), path)
             return self._described(path, location, work), made.told(), made.columns
@@ -217,6 +216,7 @@ class Rewrite:
             expected = digest.finish()
             with Stopwatch() as proof:
                 problems = expected.differences(self._read_back(outputs))
+                problems += self._second_look(work, rows, expected)
             if expected.rows != rows.left:
                 problems.append(f"{rows.left} rows were read, {expected.rows} were to be written")
             if problems:
@@ -298,6 +298,7 @@ class Rewrite:
     def _stored(self, spooled: Path, work: Work) -> DataFile:
         location = self._location(spooled.name, work)
         store = self.reader.store(location)
+        self._require_readable(spooled)
         try:
             store.create_from(key_of(location), spooled)
             return self._described(spooled, location, work)
@@ -316,6 +317,25 @@ class Rewrite:
         size = spooled.stat().st_size
         return data_file(location, size, footer, self.reader.metadata, work.spec_id, work.partition)
 
+    def _require_readable(self, spooled: Path) -> None:
+        if problem := look_at_output(spooled, self.second_reader):
+            raise OutputDiffers(f"{spooled.name}: {problem}. It was not published; the table is as it was.")
+
+    def _second_look(self, work: Work, rows: "_Rows", expected: Fingerprint) -> list[str]:
+        """What is different in the inputs' rows as the second reader reads them."""
+        if self.second_reader == "none":
+            return []
+        if self.second_reader == "sample" and not rows.need_logic:
+            file = work.inputs[_some(work)].file
+            look_at_input([file], [self.reader.fetch(file.file_path)], "sample")
+            return []
+        digest = self._digest()
+        try:
+            read_in_sql(self.reader, work.inputs, digest, self.reader.schema)
+        except NotJudged as unknown:
+            return [f"rows that need deletes or other columns cannot be proved by a second reader: {unknown}"]
+        return [f"a second reader finds: {problem}" for problem in digest.finish().differences(expected)]
+
     def _read_back(self, outputs: Iterable[DataFile]) -> Fingerprint:
         digest = self._digest()
         for file in outputs:
@@ -331,6 +351,7 @@ class _Rows:
         self._reader, self._work = reader, work
         self.read = 0  # deleted ones included
         self.left = 0
+        self.need_logic = any(each.positions or each.equalities for each in work.inputs)
         self.progress = _Progress(work.group.bytes)
         positions = {delete.file_path: delete for each in work.inputs for delete in each.positions}
         equalities = {delete.file_path: delete for each in work.inputs for delete in each.equalities}
@@ -338,11 +359,18 @@ class _Rows:
         self._equalities = {path: EqualityDelete(delete, reader) for path, delete in equalities.items()}
         self.referred_to = {path: frozenset(found) for path, found in self._positions.items()}
 
+    def _has_table_columns(self, file: DataFile, content: pyarrow.Buffer) -> bool:
+        try:
+            return self._reader.has_table_columns(content)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise DataFileDamaged(file.file_path, f"cannot be read: {str(error).splitlines()[0]}") from error
+
     def __iter__(self) -> Iterator[pyarrow.Table]:
         self.read = self.left = self.progress.read = 0
         contents = _fetched(self._reader, [each.file for each in self._work.inputs])
         for each, (_, content) in zip(self._work.inputs, contents, strict=True):
             first = 0
+            self.need_logic = self.need_logic or not self._has_table_columns(each.file, content)
             positions = [self._positions[one.file_path].get(each.file.file_path) for one in each.positions]
             about_it = [some for some in positions if some is not None]
             for rows in self._reader.row_groups(each.file, content):
@@ -354,6 +382,11 @@ class _Rows:
                 yield rows if left.all() else rows.filter(pyarrow.array(left))
             self.read += first
             self.progress.read += each.file.file_size_in_bytes
+
+
+def _some(work: Work) -> int:
+    """One of the inputs, another for each group."""
+    return zlib.crc32(work.inputs[0].file.file_path.encode()) % len(work.inputs)
 
 
 def _fetched(reader: DataFileRows, files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pyarrow.Buffer]]:

@@ -13,6 +13,7 @@ from pyiceberg.exceptions import CommitFailedException
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.file_sizes import LARGEST_MB, MB
 from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.uploads import give_up_uploads
 from compaction_platform.lake.window import Window
@@ -68,6 +69,7 @@ class Maintenance:
     partition_filter: str | None = None
     window: Window | None = None
     automatic: bool = False
+    second_reader: Extent = "sample"
 
 
 @dataclass(frozen=True)
@@ -303,6 +305,7 @@ class MaintainRun:
             self.say(f"{plan.files:,} files in {len(plan.groups):,} groups become about {plan.expected_files:,}")
             encoding = self.rules.write.encoding()
             compaction = Compaction(look, policy, encoding, self.settings, run_id, self.say, self._referred_to)
+            compaction.second_reader = self.rules.second_reader
             done = compaction.run(plan, self._spread_for(plan))
             report = _with(report, done)
             room -= sum(len(each.group.files) for each in done.committed)

@@ -7,9 +7,8 @@ import pyarrow
 import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
-from compaction_platform.lake.canonical import canonical_type
 from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.projection import FIELD_ID
+from compaction_platform.lake.projection import is_same_column
 from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.description import agreed
 from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
@@ -53,27 +52,6 @@ def stitched(
         if len(found) != len(schema):
             raise CannotStitch("files have other columns than the table has now")
         for ours, wanted in zip(found, schema, strict=True):
-            if not _is_same(ours, wanted):
+            if not is_same_column(ours, wanted):
                 raise CannotStitch(f"files have another column in the place of {wanted.name} than the table has now")
     return written(plan, agreed([footer.metadata for footer in footers]), sink)
-
-
-def _is_same(found: pyarrow.Field, wanted: pyarrow.Field) -> bool:
-    """Whether a column of a file is this one of the table, with the same identities at every depth."""
-    if found.name != wanted.name or (found.metadata or {}).get(FIELD_ID) != (wanted.metadata or {}).get(FIELD_ID):
-        return False
-    if not pyarrow.types.is_nested(wanted.type):
-        return bool(canonical_type(found.type) == canonical_type(wanted.type))
-    if not pyarrow.types.is_nested(found.type):
-        return False
-    ours, theirs = _children(found.type), _children(wanted.type)
-    return len(ours) == len(theirs) and all(map(_is_same, ours, theirs))
-
-
-def _children(kind: pyarrow.DataType) -> list[pyarrow.Field]:
-    """What is inside. Names in lists and maps have no meaning, and writers have their own: here they tell the kind."""
-    if pyarrow.types.is_map(kind):
-        return [kind.key_field.with_name("/key"), kind.item_field.with_name("/value")]
-    if pyarrow.types.is_struct(kind):
-        return [kind.field(number) for number in range(kind.num_fields)]
-    return [kind.value_field.with_name("/element")]
