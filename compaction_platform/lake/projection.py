@@ -73,14 +73,19 @@ class Projection:
         for each, kind in zip(self.wanted.fields, self.types, strict=True):
             if each.field_id in ids:
                 place = ids.index(each.field_id)
-                source, mapped = rows.schema.field(place), self._mapped(rows.schema.field(place).name)
-                chunks = [
-                    _projected(chunk, source.type, each, kind.type, mapped) for chunk in rows.column(place).chunks
-                ]
-                columns.append(pyarrow.chunked_array(chunks, kind.type))
+                columns.append(self._column(rows.column(place), rows.schema.field(place), each, kind))
             else:
                 columns.append(self._missing(each, kind.type, rows.num_rows))
         return pyarrow.Table.from_arrays(columns, schema=self.types)
+
+    def _column(
+        self, column: pyarrow.ChunkedArray, source: pyarrow.Field, wanted: NestedField, kind: pyarrow.Field
+    ) -> pyarrow.ChunkedArray:
+        if is_same_column(source.with_name(kind.name), kind):
+            return column.cast(kind.type)
+        mapped = self._mapped(source.name)
+        chunks = [_projected(chunk, source.type, wanted, kind.type, mapped) for chunk in column.chunks]
+        return pyarrow.chunked_array(chunks, kind.type)
 
     def _missing(self, each: NestedField, kind: pyarrow.DataType, count: int) -> pyarrow.Array:
         if each.field_id in self.constants:
