@@ -1,33 +1,40 @@
 """What happens to files whose rows are in a compacted file: exactly those versions, and never before it is there."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.objects import ObjectMissing, Objects
 
 Originals = Literal["delete", "trash", "keep"]
 TRASH = "_compaction/trash"
 FOLDER_FORMAT = "%Y%m%dT%H%M%SZ"
+FOLDER = re.compile(r"(?P<time>\d{8}T\d{6}Z)(-(?P<hours>\d{1,6})h)?")
 ASKED_AT_ONCE = 16
 CHUNK = 64  # files are asked for once more, then removed, this many at a time
 
 
 @dataclass(frozen=True)
 class Removal:
-    """How one run removes files. What goes to the trash goes into a folder named by the time of the run."""
+    """How one run removes files. What goes to the trash goes into a folder that is named by the time of the run and by
+    how long it is kept: whoever empties the trash later may have been told something else."""
 
     originals: Originals
     began: datetime | None = None  # by the store's clock; only the trash needs it
+    kept_for: timedelta | None = None
 
     @property
     def folder(self) -> str:
         if self.began is None:
             raise ValueError("the trash needs the time of the run")
-        return f"{TRASH}/{self.began.astimezone(UTC).strftime(FOLDER_FORMAT)}"
+        name = self.began.astimezone(UTC).strftime(FOLDER_FORMAT)
+        hours = "" if self.kept_for is None else f"-{self.kept_for // timedelta(hours=1)}h"
+        return f"{TRASH}/{name}{hours}"
 
     def remove(self, store: Objects, files: Sequence[Listed], proof: "Proves | None") -> dict[str, str]:
         """Remove these versions, as long as what has their rows is there (no proof: they have none of their own).
@@ -42,21 +49,15 @@ class Removal:
         return failures
 
     def _remove_some(self, store: Objects, files: Sequence[Listed]) -> dict[str, str]:
-        with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-            there = dict(zip(files, pool.map(lambda file: store.stat(file.key), files), strict=True))
-            unchanged = [file for file, found in there.items() if found is not None and found.etag == file.etag]
-            changed = {
-                file.key: "it was replaced meanwhile; its new version is planned by the next run"
-                for file, found in there.items()
-                if found is not None and found.etag != file.etag
-            }
-            if self.originals == "trash":
-                list(pool.map(lambda file: self._copy_to_trash(store, file), unchanged))
-        return changed | store.delete(file.key for file in unchanged)
+        if self.originals == "trash":
+            with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+                list(pool.map(lambda file: self._copy_to_trash(store, file), files))
+        return store.delete_versions((file.key, file.etag) for file in files)
 
     def _copy_to_trash(self, store: Objects, file: Listed) -> None:
         """The same version again if it is there already: an attempt before this one may have put it there."""
-        store.copy(file.key, f"{self.folder}/{file.key}", overwrite=True)
+        with suppress(ObjectMissing):  # another run has removed it
+            store.copy(file.key, f"{self.folder}/{file.key}", overwrite=True)
 
 
 class Proves(Protocol):
@@ -86,20 +87,24 @@ class Proof:
         return found is not None and found.etag == holder.etag
 
 
-def empty_trash(store: Objects, now: Callable[[], datetime], older_than: timedelta) -> tuple[int, dict[str, str]]:
-    """Delete what was put into the trash longer ago than this: how many files, and what could not be deleted."""
-    trashed = [stored.key for stored in store.list(TRASH)]
+def empty_trash(
+    store: Objects, now: Callable[[], datetime], undeclared: timedelta | None
+) -> tuple[int, dict[str, str]]:
+    """Delete what was in the trash for as long as its folder says: how many files, and what could not be deleted.
+    `undeclared`: how long folders are kept that say nothing; None: for ever."""
+    trashed = list(store.list(TRASH))
     if not trashed:
         return 0, {}
     moment = now()
-    keys = [key for key in trashed if _trashed_at(key, moment) < moment - older_than]
-    failures = store.delete(keys)
-    return len(keys) - len(failures), failures
+    over = [(stored.key, stored.etag) for stored in trashed if _is_over(stored.key, moment, undeclared)]
+    failures = store.delete_versions(over)
+    return len(over) - len(failures), failures
 
 
-def _trashed_at(key: str, now: datetime) -> datetime:
-    folder = key.removeprefix(f"{TRASH}/").partition("/")[0]
-    try:
-        return datetime.strptime(folder, FOLDER_FORMAT).replace(tzinfo=UTC)
-    except ValueError:
-        return now  # not put there by us: it stays
+def _is_over(key: str, now: datetime, undeclared: timedelta | None) -> bool:
+    folder = FOLDER.fullmatch(key.removeprefix(f"{TRASH}/").partition("/")[0])
+    if folder is None:
+        return False  # not put there by us
+    kept_for = timedelta(hours=int(folder["hours"])) if folder["hours"] else undeclared
+    trashed_at = datetime.strptime(folder["time"], FOLDER_FORMAT).replace(tzinfo=UTC)
+    return kept_for is not None and trashed_at < now - kept_for

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from compaction_platform.compact.listed import Listed, Version
-from compaction_platform.compact.reconcile import is_settled, reconcile
+from compaction_platform.compact.reconcile import Decision, is_settled, reconcile
 from compaction_platform.lake.file_sizes import MB
 
 LONGEST_STEM = 120
@@ -61,6 +61,7 @@ class Bin:
 
     inputs: tuple[Listed, ...]
     target_mb: int
+    generation: int = 0  # more than 0 where what was made of the same files before was withdrawn
 
     @property
     def directory(self) -> str:
@@ -78,7 +79,10 @@ class Bin:
         stem = own["stem"] if own else first.removesuffix(".parquet")
         while len(stem.encode()) > LONGEST_STEM:
             stem = stem[:-1]
-        name = f"{stem}.compacted-{self.target_mb}mb-{digest_of(file.version for file in self.inputs)}.parquet"
+        versions = [file.version for file in self.inputs]
+        if self.generation:
+            versions.append(("generation", str(self.generation)))
+        name = f"{stem}.compacted-{self.target_mb}mb-{digest_of(versions)}.parquet"
         return f"{self.directory}/{name}" if self.directory else name
 
     def without(self, keys: Set[str]) -> "Bin":
@@ -143,6 +147,7 @@ class Target:
     files: tuple[Listed, ...] = ()
     outputs: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
     untold: Mapping[str, str] = field(default_factory=dict)
+    decided: Mapping[str, Decision] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,7 @@ class State:
     untold: Mapping[str, str] = field(default_factory=dict)  # files with such a name that do not say it, and why
     now: datetime | None = None  # by the store's clock, if it matters
     young_after: datetime | None = None  # files that changed later are left for the next run
+    decided: Mapping[str, Decision] = field(default_factory=dict)  # compacted files in doubt: kept, or withdrawn
 
 
 def make_plan(listing: Iterable[Listed], policy: Policy, states: Mapping[str, State] | None = None) -> Plan:
@@ -232,7 +238,7 @@ class _Found:
 
 def _reconciled(files: Sequence[Listed], state: State) -> _Found:
     """What compacted files, here and in the target, tell about these."""
-    here = reconcile(files, state.outputs, now=state.now)
+    here = reconcile(files, state.outputs, now=state.now, decided=state.decided)
     left_alone = {**dict.fromkeys(here.unsettled, UNSETTLED), **dict.fromkeys(here.contested, CONTESTED)}
     conflicts = dict.fromkeys(here.conflicts, SHARED)
     superseded, surplus = here.superseded, here.surplus
@@ -241,7 +247,8 @@ def _reconciled(files: Sequence[Listed], state: State) -> _Found:
         # Leftovers of a time when files were compacted in their own place are not removed, but not compacted either.
         conflicts |= {file.key: SHARED for file in surplus}
         left_alone |= {**dict.fromkeys(here.superseded, KEPT), **{file.key: CONTESTED for file in surplus}}
-        there = reconcile(files, state.target.outputs, state.target.files, state.now)
+        target = state.target
+        there = reconcile(files, target.outputs, target.files, state.now, target.decided)
         superseded, surplus = there.superseded, there.surplus
         left_alone |= _inputs_of(surplus, state.target.outputs, files)
         conflicts |= dict.fromkeys(there.conflicts, SHARED)

@@ -1,19 +1,21 @@
 """What compacted files tell about the files beside them: after a crash, or after two runs at once. Pure.
 
-For some time a compacted file belongs to the run that made it, which may still take it back: others leave it and its
-inputs alone. Later whoever comes by finishes what is left to do.
+For some time a compacted file is left to the run that made it. Later whoever comes by finishes what is left to do, each
+step protected by a decision (`decisions`) that holds whatever the first run does when it wakes.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Literal
 
 from compaction_platform.compact.listed import Listed, Version
 
-TAKEN_BACK_WITHIN = timedelta(seconds=30)  # by the run that made it, since it began to upload
-SETTLED_AFTER = timedelta(minutes=1)  # from then on others may remove its inputs
-ABANDONED_AFTER = timedelta(hours=1)  # from then on others may remove one of two that share inputs
+SETTLED_AFTER = timedelta(minutes=1)  # from then on others finish what the run that made it has left to do
+ABANDONED_AFTER = timedelta(hours=1)  # from then on others withdraw one of two that share inputs
+
+Decision = Literal["kept", "withdrawn"]
 
 
 @dataclass(frozen=True)
@@ -31,24 +33,30 @@ def reconcile(
     outputs: Mapping[str, tuple[Version, ...]],
     made: Sequence[Listed] | None = None,
     now: datetime | None = None,
+    decided: Mapping[str, Decision] | None = None,
 ) -> Reconciled:
     """Which files are still there although their rows are in a compacted file. `made` are the compacted files if they
-    lie elsewhere; without a time, all of them are old.
+    lie elsewhere; without a time, all of them are old. `decided`: what was decided about those in doubt.
 
     Two runs at once may have put the same file into two outputs. One of them is surplus if all that went into it
-    is still there, or is in the other as well.
+    is still there, or is in the other as well. One that was withdrawn is surplus, one that was kept never is.
     """
+    decided = decided or {}
     versions = {file.version: file for file in there}
-    known = {file.key: file for file in (there if made is None else made) if file.key in outputs}
+    present = {file.key: file for file in (there if made is None else made) if file.key in outputs}
+    withdrawn = [file for key, file in present.items() if decided.get(key) == "withdrawn"]
+    known = {key: file for key, file in present.items() if decided.get(key) != "withdrawn"}
     kept = {key: _of_its_own(outputs[key], known, outputs) for key in known}
     count = Counter(version for inputs in kept.values() for version in set(inputs))
     sharing = [key for key, inputs in kept.items() if any(count[version] > 1 for version in inputs)]
-    surplus: list[Listed] = []
+    surplus: list[Listed] = list(withdrawn)
     if all(_is_older(known[key], ABANDONED_AFTER, now) for key in sharing):
         for key in sorted(sharing, key=lambda key: (-_moment(known[key]), key)):
             mine = set(kept[key])
-            if count[known[key].version] or not any(count[version] > 1 for version in mine):
-                continue  # taken into another one as a whole, or nothing in common any more
+            if decided.get(key) == "kept" or count[known[key].version]:
+                continue  # or taken into another one as a whole
+            if not any(count[version] > 1 for version in mine):
+                continue  # nothing in common any more
             if all(version in versions or count[version] > 1 for version in mine):
                 surplus.append(known[key])
                 count.subtract(mine)
@@ -92,15 +100,15 @@ def _of_its_own(
     return tuple(version for version in inputs if version not in nested)
 
 
-def needs_a_clock(there: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> bool:
-    """Whether it matters how old compacted files are: they have inputs that are still there, or in common."""
+def in_doubt(there: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> list[str]:
+    """Compacted files with inputs that are still there, or in common: their age matters, and what was decided."""
     versions = {file.version for file in there}
-    seen: set[Version] = set()
-    for inputs in outputs.values():
-        if not (versions.isdisjoint(inputs) and seen.isdisjoint(inputs)):
-            return True
-        seen.update(inputs)
-    return False
+    count = Counter(version for inputs in outputs.values() for version in set(inputs))
+    return [
+        key
+        for key, inputs in outputs.items()
+        if not versions.isdisjoint(inputs) or any(count[version] > 1 for version in inputs)
+    ]
 
 
 def _moment(file: Listed) -> float:

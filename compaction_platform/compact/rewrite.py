@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 import pyarrow
 import pyarrow.parquet
 
+from compaction_platform.compact.decisions import Decisions
 from compaction_platform.compact.inputs import fetch
 from compaction_platform.compact.joining import How, joined
 from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import Bin
-from compaction_platform.compact.reconcile import TAKEN_BACK_WITHIN
 from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
@@ -70,15 +70,16 @@ class Rewrite:
             if found.written is None or found.file is None:
                 return replace(result, made_of=planned, reason="too few files are left that could become one")
             size = found.file.size
-            committing = time.monotonic()
+            made_of = self._with_free_name(made_of)
             is_ours = self._commit(made_of, found.file)
         if not is_ours:
             return replace(result, made_of=planned, reason=ANOTHER_RUNS, is_somebody_elses=True)
-        finished = self._finish(planned, made_of, committing)
+        finished = self._finish(planned, made_of)
         if finished.taken_back:
             return replace(result, made_of=planned, reason=finished.taken_back, is_somebody_elses=True)
         return replace(
             result,
+            made_of=made_of,
             output=made_of.output,
             bytes=size,
             rows=found.written.rows,
@@ -90,7 +91,17 @@ class Rewrite:
             proof_seconds=found.written.proof_seconds,
         )
 
+    @property
+    def decisions(self) -> Decisions:
+        return Decisions(self.target)
+
     # ------------------------------------------------------------ commit
+
+    def _with_free_name(self, made_of: Bin) -> Bin:
+        """The bin under a name that no withdrawn output had: whoever withdrew that one may delete it at any time."""
+        while self.decisions.of(made_of.output) == "withdrawn":
+            made_of = replace(made_of, generation=made_of.generation + 1)
+        return made_of
 
     def _commit(self, made_of: Bin, output: Spool) -> bool:
         """One atomic step. If the very file is there already, another run has made it: it is not ours to finish."""
@@ -106,10 +117,10 @@ class Rewrite:
             return False
         return True
 
-    def _finish(self, planned: Bin, made_of: Bin, committing: float) -> "_Finished":
-        """Remove the originals if all of them are still there and in no other compacted file. Otherwise another run, or
-        a writer, was faster: this output is taken back, and nothing is removed. Of two runs that share a file, the one
-        that looks later sees the other; if both see each other, both take theirs back."""
+    def _finish(self, planned: Bin, made_of: Bin) -> "_Finished":
+        """Keep the output and remove the originals, if all of them are still there and in no other compacted file.
+        Otherwise another run, or a writer, was faster: the output is withdrawn, and nothing is removed. Of two runs
+        that share a file, the one that looks later sees the other; if both see each other, both withdraw theirs."""
         files = in_directory(self.target, made_of.directory)
         ours = {file.key: file for file in files}.get(made_of.output)
         if ours is None:
@@ -122,18 +133,20 @@ class Rewrite:
         versions = {file.version for file in made_of.inputs}
         same_place = self.source.uri == self.target.uri
         there = {file.version for file in (files if same_place else in_directory(self.source, made_of.directory))}
-        is_shared = any(versions.intersection(inputs) for inputs in told.inputs.values())
-        # After that time others may have begun to finish this for us.
-        is_too_late = time.monotonic() - committing > TAKEN_BACK_WITHIN.total_seconds()
-        if not is_shared and (versions <= there or is_too_late):
+        sharing = [key for key, inputs in told.inputs.items() if versions.intersection(inputs)]
+        withdrawn = {key for key, decision in self.decisions.of_all(sharing).items() if decision == "withdrawn"}
+        if versions <= there and withdrawn.issuperset(sharing) and self._keeps(ours.key):
             proof = Proof(self.target, {file.key: ours for file in made_of.inputs})
             return _Finished(self.removal.remove(self.source, made_of.inputs, proof))
-        if is_too_late or not self.target.delete_at_once(ours.key):
-            raise OutputsConflict(
-                f"inputs of {made_of.output} were removed, replaced or compacted by somebody else meanwhile, and it "
-                "could not be taken back in time. Nothing was removed; rows may be there twice."
-            )
+        if not self.decisions.withdraw(ours.key):
+            return _Finished(taken_back="another run has decided to keep it, and removes its inputs")
+        if failures := self.target.delete_versions([(ours.key, ours.etag)]):
+            return _Finished(taken_back=f"withdrawn; the next run deletes it: {'; '.join(failures.values())}")
         return _Finished(taken_back="inputs were removed, replaced or compacted by somebody else meanwhile; taken back")
+
+    def _keeps(self, output: str) -> bool:
+        """Whether its inputs may be removed. Where they stay in any case, nothing has to be decided."""
+        return self.removal.originals == "keep" or self.decisions.keep(output)
 
 
 @dataclass(frozen=True)

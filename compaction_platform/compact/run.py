@@ -10,12 +10,13 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from compaction_platform.compact import reconcile
+from compaction_platform.compact.decisions import Decisions
 from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, empty_trash
 from compaction_platform.compact.outputs import Told, listed, told_inputs
 from compaction_platform.compact.plan import Bin, Plan, Policy, State, Target, by_directory, make_plan, together
-from compaction_platform.compact.reconcile import needs_a_clock
+from compaction_platform.compact.reconcile import Decision, in_doubt
 from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
@@ -126,6 +127,10 @@ class CompactRun:
         told = told_inputs(self.target, files)
         return {name: Target(tuple(inside), *_told_by(inside, told)) for name, inside in by_directory(files).items()}
 
+    def _decided(self, files: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> dict[str, Decision]:
+        doubtful = in_doubt(files, outputs)
+        return Decisions(self.target).of_all(doubtful) if doubtful else {}
+
     def _state(
         self,
         files: Sequence[Listed],
@@ -136,12 +141,15 @@ class CompactRun:
     ) -> State:
         outputs, untold = _told_by(files, told)
         grace = self.directory.grace
-        in_doubt = (
-            needs_a_clock(files, outputs)
-            or (target is not None and needs_a_clock(files, target.outputs))
+        decided = self._decided(files, outputs) if target is None else {}
+        is_timed = bool(
+            in_doubt(files, outputs)
+            or (target is not None and in_doubt(files, target.outputs))
             or 0 < len(outputs) < len(files)  # small compacted files may be taken along
         )
-        now = clock() if grace or in_doubt else None
+        if target is not None:
+            target = replace(target, decided=self._decided(files, target.outputs))
+        now = clock() if grace or is_timed else None
         return State(
             outputs,
             apart,
@@ -150,6 +158,7 @@ class CompactRun:
             untold,
             now,
             now - grace if now and grace else None,
+            decided,
         )
 
     # ------------------------------------------------------------ carry out
@@ -158,8 +167,7 @@ class CompactRun:
         began = time.monotonic()
         surveys = self.plan(prefixes)
         plan = together([survey.plan for survey in surveys])
-        trashes = self.directory.originals == "trash" and not plan.is_empty
-        removal = Removal(self.directory.originals, self.now() if trashes else None)
+        removal = self._removal(needed=not plan.is_empty)
         not_removed = self._finish_earlier(plan, removal)
         removed = len({file.key for file in plan.superseded} - set(not_removed))
         done, failed = self._rewrite(plan, removal, frozenset().union(*(survey.known for survey in surveys)))
@@ -186,7 +194,7 @@ class CompactRun:
                 self.say(f"{plan.unsettled} files are in one that another run has just made; waiting for it")
             time.sleep(WAIT_SECONDS)
             waited += WAIT_SECONDS
-        removal = Removal(self.directory.originals, self.now() if self.directory.originals == "trash" else None)
+        removal = self._removal(needed=True)
         failures = self._finish_earlier(plan, removal)
         return failures, len({file.key for file in plan.superseded} - set(failures))
 
@@ -215,13 +223,26 @@ class CompactRun:
             self.progress(plan.input_bytes, finished)
         return done, failed
 
+    def _removal(self, *, needed: bool) -> Removal:
+        """How this run removes originals. The store is asked for the time only if the trash needs it."""
+        originals = self.directory.originals
+        began = self.now() if needed and originals == "trash" else None
+        return Removal(originals, began, self.directory.trash_for)
+
     def _finish_earlier(self, plan: Plan, removal: Removal) -> dict[str, str]:
-        """What an earlier run has left to do."""
+        """What an earlier run has left to do: inputs of outputs that are kept, outputs that are withdrawn."""
         if plan.superseded:
             self.say(f"{len(plan.superseded)} files are in compacted ones already; removing them")
-        proof = Proof(self.target, plan.superseded_by)
-        failures = removal.remove(self.source, plan.superseded, proof)
-        return failures | Removal("delete").remove(self.target, plan.surplus, proof=None)
+        decisions = Decisions(self.target)
+        kept = {key for key in {holder.key for holder in plan.superseded_by.values()} if decisions.keep(key)}
+        removable = [file for file in plan.superseded if plan.superseded_by[file.key].key in kept]
+        failures = removal.remove(self.source, removable, Proof(self.target, plan.superseded_by))
+        withdrawn = [file for file in plan.surplus if decisions.withdraw(file.key)]
+        failures |= Removal("delete").remove(self.target, withdrawn, proof=None)
+        undone = {file.key for file in (*plan.superseded, *plan.surplus)} - {
+            file.key for file in (*removable, *withdrawn)
+        }
+        return failures | dict.fromkeys(undone, "another run has decided otherwise about it; the next run looks again")
 
     def _remove_stale_summaries(self, done: Sequence[Rewritten]) -> dict[str, str]:
         """A `_metadata` file lists the files of its directory and of those below; now it lists some that are gone."""
@@ -237,12 +258,14 @@ class CompactRun:
         stale = [Listed(stored.key, stored.size, stored.etag) for stored in found if stored is not None]
         for file in stale:
             self.say(f"{file.key} lists files that are gone; it was moved to {TRASH}")
-        return Removal("trash", self.now()).remove(self.source, stale, proof=None) if stale else {}
+        removal = Removal("trash", self.now(), self.directory.trash_for)
+        return removal.remove(self.source, stale, proof=None) if stale else {}
 
     def _empty_trash(self) -> dict[str, str]:
-        deleted, failures = empty_trash(self.source, self.now, self.directory.trash_for)
+        undeclared = self.directory.trash_for if self.directory.originals == "trash" else None
+        deleted, failures = empty_trash(self.source, self.now, undeclared)
         if deleted:
-            self.say(f"{deleted} files were in the trash for more than {self.directory.trash_for}; deleted")
+            self.say(f"{deleted} files were in the trash for as long as they had to be; deleted")
         return failures
 
     def _sizes_now(self, prefixes: Sequence[str]) -> Sizes:

@@ -220,7 +220,7 @@ def test_what_is_no_data_is_left_and_a_summary_of_removed_files_goes(yard: Yard)
     assert {"_SUCCESS", "_common_metadata", "notes.txt", "p=1/.0.parquet.crc"} <= names
     assert "_metadata" not in names, "it points at files that are gone"
     (trashed,) = yard.store.list("_compaction/trash")
-    assert trashed.key.endswith("Z/_metadata")
+    assert trashed.key.endswith("Z-72h/_metadata")
     assert bytes(yard.store.read(trashed.key)) == b"x"
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import pyarrow
 import pytest
 
 from compaction_platform.compact import engines, originals, reconcile, rewrite, run
+from compaction_platform.compact.decisions import Decisions
 from compaction_platform.compact.inputs import Fetched
 from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.rewrite import Rewrite
+from compaction_platform.compact.run import CompactRun
 from compaction_platform.lake.objects import ObjectExists, Objects, StoreRefused
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
@@ -200,14 +203,14 @@ def test_another_file_of_that_name_is_not_taken_for_ours(yard: Yard) -> None:
 def test_originals_that_cannot_be_removed_are_reported_and_removed_by_the_next_run(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Objects.delete
+    real = Objects.delete_versions
 
-    def refuse(self: Objects, keys: Iterable[str]) -> dict[str, str]:
-        keys = list(keys)
-        refused = {key: "access denied" for key in keys if key.endswith(("/3.parquet", "/5.parquet"))}
-        return refused | real(self, [key for key in keys if key not in refused])
+    def refuse(self: Objects, versions: Iterable[tuple[str, str]]) -> dict[str, str]:
+        some = list(versions)
+        refused = {key: "access denied" for key, _ in some if key.endswith(("/3.parquet", "/5.parquet"))}
+        return refused | real(self, [(key, etag) for key, etag in some if key not in refused])
 
-    monkeypatch.setattr(Objects, "delete", refuse)
+    monkeypatch.setattr(Objects, "delete_versions", refuse)
     assert set(yard.compact().not_removed) == {"h=1/3.parquet", "h=1/5.parquet"}
     yard.put("h=1/8.parquet", rows(400))
     yard.put("h=1/9.parquet", rows(450))
@@ -247,7 +250,6 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, place: Any, step: str, act: Cal
 def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, place: Any, step: str, late: int) -> None:
     """The other run does all of its work in the middle of this one, with files this one has not seen."""
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))  # the other one waits for this one
-    monkeypatch.setattr(rewrite, "TAKEN_BACK_WITHIN", timedelta(seconds=0.5))
     monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
     more = [rows(1000 + number * 50) for number in range(late)]
 
@@ -317,6 +319,166 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
     found = all_rows(target) if originals_are == "keep" else all_rows(yard, target)
     assert sorted(row["id"] for row in found) == list(range(400)), "nothing is there twice in the end"
     assert again.plan()[0].plan.conflicts == {}
+
+
+# ---------------------------------------------------------------- a process that sleeps for a day
+
+
+CHANGES = ("create", "create_from", "write", "copy", "delete", "delete_versions")
+
+
+class Sleeper:
+    """Lets a day pass right before the n-th call of one run that changes the store."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, a_day: Callable[[], None]) -> None:
+        self.slept_before: str | None = None
+        self._left, self._a_day, self._is_watching = number, a_day, True
+        for name in CHANGES:
+            monkeypatch.setattr(Objects, name, self._watched(name, getattr(Objects, name)))
+
+    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self._is_watching:
+                if self._left == 0:
+                    self.slept_before = name
+                    self.others_at_work(self._a_day)
+                self._left -= 1
+            return real(*arguments, **named)
+
+        return call
+
+    def others_at_work(self, act: Callable[[], None]) -> None:
+        """What others change meanwhile does not count."""
+        self._is_watching = False
+        act()
+        self._is_watching = True
+
+
+@pytest.mark.parametrize(("originals_are", "elsewhere"), [("trash", False), ("delete", True)])
+@pytest.mark.parametrize("groups", OVERLAPPING[::2], ids=str)
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize(
+    "other_one", ["comes meanwhile", "dies meanwhile", "has committed before", "has looked before"]
+)
+def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: PLR0917 (what it varies)
+    yard: Yard,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    originals_are: Any,
+    elsewhere: bool,
+    groups: tuple[tuple[int, ...], tuple[int, ...]],
+    place: int,
+    other_one: str,
+) -> None:
+    """Another run has files of it in an output of its own. While this one sleeps, further runs finish, a day later,
+    what both have left to do."""
+    target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
+    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    work = Rewrite(yard.store, target.store, How(Encoding()), originals.Removal(originals_are, datetime.now(UTC)))
+    ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
+    real_commit, real_finish = Rewrite._commit, Rewrite._finish
+    left_to_do: list[Callable[[], Any]] = []
+
+    def only_commit(self: Rewrite, *arguments: Any) -> Any:
+        left_to_do.append(lambda: real_finish(self, *arguments))
+        raise Dead
+
+    def commit_other() -> None:
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Dead):
+            patch.setattr(Rewrite, "_finish", only_commit)
+            work(theirs)
+
+    days: list[int] = []
+
+    def run_later() -> None:
+        days.append(1)
+        yard.run(originals=originals_are, target_uri=target.uri if elsewhere else None).run()
+
+    def a_day() -> None:
+        if other_one.endswith("meanwhile"):
+            commit_other()
+        if other_one in ("comes meanwhile", "has committed before"):
+            left_to_do.pop()()
+        run_later()  # one only: the next would take the output along into a larger one
+        assert {row["id"] for row in all_rows(yard, target)} == set(range(400))
+
+    def committed_before(self: Rewrite, made_of: Bin, output: Any) -> bool:
+        monkeypatch.setattr(Rewrite, "_commit", real_commit)
+        sleeper.others_at_work(commit_other)
+        if other_one == "has looked before":
+            sleeper.others_at_work(left_to_do.pop())
+        return real_commit(self, made_of, output)
+
+    if other_one.endswith("before"):
+        monkeypatch.setattr(Rewrite, "_commit", committed_before)
+    monkeypatch.setattr(CompactRun, "now", lambda self: datetime.now(UTC) + timedelta(days=sum(days)))
+    sleeper = Sleeper(monkeypatch, place, a_day)
+    with contextlib.suppress(rewrite.OutputsConflict):
+        work(ours)
+    slept = sleeper.slept_before
+    assert slept or place > 1
+    assert {row["id"] for row in all_rows(yard, target)} == set(range(400)), ("nothing is ever lost", slept)
+    for _ in range(3):
+        run_later()
+    assert sorted(row["id"] for row in all_rows(yard, target)) == list(range(400)), ("nothing is there twice", slept)
+    again = yard.run(originals=originals_are, target_uri=target.uri if elsewhere else None)
+    assert again.plan()[0].plan.conflicts == {}
+
+
+def test_an_output_whose_inputs_are_being_removed_cannot_be_withdrawn_any_more(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[bool] = []
+    happened = interrupted(
+        monkeypatch,
+        originals.Removal,
+        "_remove_some",
+        lambda: answers.append(Decisions(yard.store).withdraw(yard.outputs()[0])),
+    )
+    yard.compact()
+    assert (happened, answers) == (["_remove_some"], [False])
+    every_row_once(yard)
+
+
+def test_an_output_that_was_withdrawn_never_has_that_name_again(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever withdrew it may delete it at any time: what is made of the same files later has another name."""
+    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    work = Rewrite(yard.store, yard.store, How(Encoding()), originals.Removal("delete"))
+    planned = Bin(tuple(files), 128)
+    Decisions(yard.store).withdraw(planned.output)
+    made = work(planned)
+    assert made.output is not None and made.output != planned.output
+    yard.store.delete([planned.output])
+    every_row_once(yard)
+
+
+def test_of_many_decisions_at_once_one_holds(yard: Yard) -> None:
+    decisions = Decisions(yard.store)
+    for turn in range(20):
+        output = f"o{turn}"
+        with ThreadPoolExecutor(8) as pool:
+            asked = [pool.submit((decisions.keep, decisions.withdraw)[number % 2], output) for number in range(8)]
+            answers = [each.result() for each in asked]
+        assert len(set(answers[::2])) == len(set(answers[1::2])) == 1
+        assert answers[0] != answers[1]
+
+
+def test_a_file_that_is_replaced_in_the_very_moment_of_its_removal_stays(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last look and the deletion: the version is compared when it is out of everybody's way."""
+    real = Path.rename
+
+    def replaced_before(self: Path, target: Any) -> Any:
+        if self.name == "3.parquet" and "#" in str(target):
+            monkeypatch.setattr(Path, "rename", real)
+            yard.put("h=1/3.parquet", rows(3000))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "rename", replaced_before)
+    report = yard.compact()
+    assert list(report.not_removed) == ["h=1/3.parquet"]
+    every_row_once(yard, rows(3000))
 
 
 def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:

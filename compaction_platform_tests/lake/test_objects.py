@@ -6,7 +6,6 @@ import pickle
 import secrets
 import tempfile
 import threading
-import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -152,22 +151,23 @@ def test_a_file_that_cannot_be_linked_is_copied_and_not_held_in_memory(
     assert (tmp_path / "store" / "copied").read_bytes() == content
 
 
-def test_what_is_deleted_at_once_is_gone_or_not_tried_again(objects: Objects) -> None:
-    objects.write("d/a b.parquet", b"x")
-    objects.write("d/c", b"y")
-    assert objects.delete_at_once("d/a b.parquet")
-    assert objects.delete_at_once("d/never there")
+def test_only_the_version_that_is_named_is_deleted(objects: Objects) -> None:
+    for name in ("d/a b.parquet", "d/c", "d/ü#&?"):
+        objects.write(name, b"x")
+    etags = {stored.key: stored.etag for stored in objects.list()}
+    objects.write("d/c", b"a new version")
+    failures = objects.delete_versions([*etags.items(), ("d/never there", '"1"')])
+    assert list(failures) == ["d/c"] and "replaced" in failures["d/c"]
+    assert bytes(objects.read("d/c")) == b"a new version"
     assert listed(objects) == ["d/c"]
     assert [stored.key for stored in objects.list_directory("d")] == ["d/c"]
     assert list(objects.list_directory()) == []
 
 
 @integration
-def test_a_store_that_does_not_answer_is_not_asked_again_later(settings: Settings) -> None:
+def test_what_a_store_that_does_not_answer_was_to_delete_is_told(settings: Settings) -> None:
     nobody = settings.model_copy(update={"s3_endpoint": "http://127.0.0.1:9"})
-    began = time.monotonic()
-    assert not Objects.at("s3://bucket/x", nobody).delete_at_once("key")
-    assert time.monotonic() - began < 10
+    assert "127.0.0.1:9" in Objects.at("s3://bucket/x", nobody).delete_versions([("key", '"1"')])["key"]
 
 
 def test_of_many_creators_exactly_one_wins(objects: Objects) -> None:

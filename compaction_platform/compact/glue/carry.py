@@ -155,7 +155,7 @@ class Carry:
                 found.update(piece)
         if stored is None or found.digest() != expected.digest():
             if is_new:
-                target.delete_at_once(name)
+                target.delete_versions([(name, stored.etag)] if stored is not None else [])
             raise OutputDiffers(f"{to}/{name} is not what was copied there. {NOTHING_CHANGED}")
         return OutputFile(
             name=name, etag=stored.etag, size=stored.size, rows=rows, how="copy", reason=reason, inputs=(file.key,)
