@@ -281,7 +281,7 @@ def _from_environment(name: str) -> str | None:
 
 def _written_in(file: Path) -> dict[str, str | None]:
     try:
-        written = dotenv_values(stream=io.StringIO(file.read_text()), interpolate=False)
+        written = dotenv_values(stream=io.StringIO(file.read_text(encoding="utf-8")), interpolate=False)
     except (OSError, ValueError) as error:
         raise SettingsInvalid(f"{file} cannot be read ({type(error).__name__}). Nothing was done.") from None
     return {name.upper(): value for name, value in written.items()}

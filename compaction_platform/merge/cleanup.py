@@ -24,7 +24,6 @@ from compaction_platform.merge.staged_files import FileReport, rejects_name, ver
 
 CHUNK = 100
 REPLACED = "it was replaced since it was merged"
-GONE = ""  # a reason that need not be told
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,8 @@ class Cleanup:
             gone, stays = self._remove(files[start : start + CHUNK], set_aside)
             removed += gone
             kept |= stays
+        for report in removed:
+            kept.pop(report.key, None)  # of an earlier version
         for key, reason in kept.items():
             self.say(f"{key} stays in staging: {reason}")
         return Cleaned(tuple(report.key for report in removed), sum(report.size for report in removed), kept)
@@ -80,46 +81,49 @@ class Cleanup:
     # ------------------------------------------------------------ few at a time
 
     def _remove(self, files: Sequence[MergedFile], set_aside: set[str]) -> tuple[list[FileReport], dict[str, str]]:
-        """Archive what is to be archived; then look at all there is to be sure of; then delete."""
         kept: dict[str, str] = {}
-        there: list[MergedFile] = []
-        for file in files:
-            if reason := self._archived(file.report):
-                kept[file.report.key] = reason
-            elif reason is None:
-                there.append(file)
+        going = self._proven([file for file in files if self._is_there(file.report, kept)], set_aside, kept)
+        if self.rules.cleanup == "archive":
+            archived = [file for file in going if self._archive(file.report, kept)]
+            going = self._proven(archived, set_aside, kept)  # that took a while
+        reports = {file.report.key: file.report for file in going}
+        versions = {key: report.etag for key, report in reports.items()}
+        stays = delete_unchanged(self.staging, self.settings, versions)
+        return [report for key, report in reports.items() if key not in stays], {**kept, **stays}
+
+    def _is_there(self, report: FileReport, kept: dict[str, str]) -> bool:
+        now = self.staging.stat(report.key)
+        if now is not None and now.etag != report.etag:
+            kept[report.key] = REPLACED
+        return now is not None and now.etag == report.etag
+
+    def _proven(self, files: Sequence[MergedFile], set_aside: set[str], kept: dict[str, str]) -> list[MergedFile]:
+        """Those whose rows are certainly elsewhere, as of now; why the others stay goes to `kept`."""
         table = self.table()
         in_main = snapshots_in_main(table)
-        going: dict[str, FileReport] = {}
-        for file in there:
+        proven = []
+        for file in files:
             lacking = file.gave_rows and not file.snapshots & in_main
             reason = why_unproven(file, table) if lacking else self._why_not_set_aside(file.report, set_aside)
             if reason is None:
-                going[file.report.key] = file.report
+                proven.append(file)
             else:
                 kept[file.report.key] = reason
-        versions = {key: report.etag for key, report in going.items()}
-        stays = delete_unchanged(self.staging, self.settings, versions)
-        removed = [report for key, report in going.items() if key not in stays]
-        earlier = {key: reason for key, reason in kept.items() if key not in going}  # of versions that are gone
-        return removed, {**earlier, **stays}
+        return proven
 
-    def _archived(self, report: FileReport) -> str | None:
-        now = self.staging.stat(report.key)
-        if now is None:
-            return GONE
-        if now.etag != report.etag:
-            return REPLACED
-        if self.rules.cleanup == "archive":
-            try:
-                content = self.staging.read(report.key, report.etag)
-            except (ObjectChanged, ObjectMissing):
-                return REPLACED
-            Objects.at(self.places.archive, self.settings).write(versioned_name(report), content)
-        return None
+    def _archive(self, report: FileReport, kept: dict[str, str]) -> bool:
+        try:
+            content = self.staging.read(report.key, report.etag)
+        except (ObjectChanged, ObjectMissing):
+            kept[report.key] = REPLACED
+            return False
+        Objects.at(self.places.archive, self.settings).write(versioned_name(report), content)
+        return True
 
     def _why_not_set_aside(self, report: FileReport, set_aside: set[str]) -> str | None:
         """Why what is not in the table is not certain to be in quarantine."""
+        if report.fate not in ("sound", "quarantined"):
+            return f"its intake says neither sound nor quarantined, but {report.fate}"
         if report.fate == "quarantined":
             copy = self.quarantine.stat(versioned_name(report))
             if copy is None or copy.size != report.size:
