@@ -90,6 +90,7 @@ print(json.dumps({
             "rows_unchanged",
             "rows_unchanged_by_compaction",
             "schema_as_declared",
+            "what_was_set_aside_is_kept",
         ],
         "sensors": ["final_ranges_10143", "health_events", "late_clicks", "staged_events"],
         "schedules": ["compact_clicks_schedule", "maintain_events_schedule"],

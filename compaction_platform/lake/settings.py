@@ -1,12 +1,14 @@
 """The one place where the environment becomes settings.
 
-Values come, strongest first, from COMPACTION_* variables, from `.env`, and in the development profile from
-the file that a running embedded lake leaves in the state directory. That is why nothing needs to be
-configured on a laptop. An empty line in a file says nothing; a variable that is set to nothing wins over the
-files and means "not that". Secrets are SecretStr: they do not show in reprs, logs or errors.
+Values come, strongest first, from COMPACTION_* variables, from `.env` in the checkout (or the file that
+COMPACTION_ENV_FILE names), and in the development profile from the file that a running embedded lake leaves in
+the state directory. That is why nothing needs to be configured on a laptop. The working directory plays no part.
+An empty line in a file says nothing; a variable that is set to nothing wins over the files and means "not that".
+Secrets are SecretStr: they do not show in reprs, logs or errors.
 """
 
 import difflib
+import io
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from compaction_platform.lake.errors import CompactionError
@@ -26,8 +28,8 @@ ENV_FILE_VARIABLE = f"{PREFIX}ENV_FILE"
 EMBEDDED_LAKE_FILE = "lake.env"
 
 # Read by other parts before settings exist; named here so that they are not reported as misspelt.
-OTHER_VARIABLES = {f"{PREFIX}IVY_SETTINGS", STATE_VARIABLE, ENV_FILE_VARIABLE}
-
+ENVIRONMENT_ONLY = {f"{PREFIX}IVY_SETTINGS", ENV_FILE_VARIABLE}
+OTHER_VARIABLES = {*ENVIRONMENT_ONLY, STATE_VARIABLE}
 
 # Kubernetes sets such variables for every service; one may be called compaction-something.
 FROM_KUBERNETES = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)$")
@@ -43,6 +45,7 @@ class Profile(StrEnum):
     production = "production"
 
 
+CREDENTIALS = ("s3_access_key_id", "s3_secret_access_key", "s3_session_token")
 POSTGRES_URL = re.compile(
     r"postgres(ql)?://([^:@/%]|%[0-9a-fA-F]{2})+(:([^@/%]|%[0-9a-fA-F]{2})*)?@[^@/]+/[^/?]+(\?.*)?"
 )
@@ -137,6 +140,17 @@ class Settings(BaseSettings):
             raise ValueError("not of the form sc://host:port or sc://host:port/;token=...")
         return address
 
+    @model_validator(mode="after")
+    def _keys_are_whole(self) -> "Settings":
+        """Half a pair of keys would be dropped, and the usual AWS chain might lead to another account."""
+        given = {name: bool(getattr(self, name)) for name in CREDENTIALS}
+        key, secret, _ = CREDENTIALS
+        missing = [name for name in (key, secret) if any(given.values()) and not given[name]]
+        if missing:
+            there = _listed([self.variable(name) for name in CREDENTIALS if given[name]])
+            raise ValueError(f"{there} without {_listed([self.variable(name) for name in missing])}: set both, or none")
+        return self
+
     def variable(self, field: str) -> str:
         return f"{PREFIX}{field.upper()}"
 
@@ -166,13 +180,14 @@ REQUIRED_OUTSIDE_DEVELOPMENT = ("lake_uri", "catalog_warehouse")
 def load_settings() -> Settings:
     """Read the settings of this process. No connection is made.
 
-    COMPACTION_ENV_FILE names another file than `.env`; empty, it means none.
+    Raises:
+        SettingsInvalid: a setting is missing, misspelt or malformed, or the file that was named is not there.
     """
-    env_file = _env_file_name()
+    file = env_file()
     written = refuse_misspelt()
     profile = written.get(f"{PREFIX}PROFILE") or Profile.development
     embedded = state_directory() / EMBEDDED_LAKE_FILE if profile == Profile.development else None
-    files = [file for file in (embedded, env_file) if file is not None]  # the later one wins
+    files = [path for path in (embedded, file) if path is not None]  # the later one wins
     try:
         settings = Settings(_env_file=files, **_set_to_nothing())
     except ValidationError as invalid:
@@ -191,19 +206,32 @@ def load_settings() -> Settings:
 def settings_from(variables: Mapping[str, str]) -> Settings:
     """Settings from these COMPACTION_* variables alone, whatever this process's environment says."""
     values: dict[str, Any] = {name.removeprefix(PREFIX).lower(): value for name, value in variables.items()}
-    return Settings(_env_file=None, _env_prefix="no variable begins like this ", **values)
+    try:
+        return Settings(_env_file=None, _env_prefix="no variable begins like this ", **values)
+    except ValidationError as invalid:
+        raise SettingsInvalid(_explained(invalid)) from None
 
 
 def state_directory() -> Path:
-    """Where the embedded lake keeps its state: COMPACTION_STATE_DIR, else `.compaction` in the checkout."""
-    chosen = os.environ.get(STATE_VARIABLE)
+    """Where the embedded lake keeps its state: COMPACTION_STATE_DIR, else `.compaction` in the checkout.
+
+    A relative path means: below the working directory in a variable, beside the file in a file.
+    """
+    chosen = _from_environment(STATE_VARIABLE)
+    if chosen is None and (file := env_file()) is not None:
+        written = _written_in(file).get(STATE_VARIABLE)
+        chosen = str(file.parent / Path(written).expanduser()) if written else None
     return Path(chosen).expanduser().resolve() if chosen else project_directory() / ".compaction"
 
 
 def project_directory() -> Path:
     """The checkout this package is installed from, else the current directory."""
-    checkout = Path(__file__).resolve().parents[2]
-    return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
+    return _checkout() or Path.cwd()
+
+
+def _checkout() -> Path | None:
+    directory = Path(__file__).resolve().parents[2]
+    return directory if (directory / "workspace.yaml").exists() else None
 
 
 def package_directory() -> Path:
@@ -211,8 +239,52 @@ def package_directory() -> Path:
     return Path(__file__).resolve().parents[1]
 
 
-def _env_file_name() -> str | None:
-    return os.environ.get(ENV_FILE_VARIABLE, ".env") or None
+def env_file() -> Path | None:
+    """The file whose settings count besides the environment's; None if there is none.
+
+    COMPACTION_ENV_FILE names it, and set to nothing means none. Otherwise it is `.env` in the checkout.
+
+    Raises:
+        SettingsInvalid: the file is not there, or settings in the working directory's `.env` would be passed over.
+    """
+    named = _from_environment(ENV_FILE_VARIABLE)
+    if named == "":
+        return None
+    if named is not None:
+        file = Path(named).expanduser().absolute()
+        if not file.is_file():
+            raise SettingsInvalid(f"{ENV_FILE_VARIABLE} names {file}, and there is no such file. Nothing was done.")
+        return file
+    checkout = _checkout()
+    own = checkout / ".env" if checkout is not None else None
+    _refuse_to_pass_over(Path.cwd() / ".env", own)
+    return own if own is not None and own.exists() else None
+
+
+def _refuse_to_pass_over(file: Path, own: Path | None) -> None:
+    """Whoever wrote settings into this file expects them to count."""
+    if not file.is_file() or (own is not None and own.exists() and file.samefile(own)):
+        return
+    given = {name for name, value in _written_in(file).items() if name.startswith(PREFIX) and value}
+    if passed_over := given - {name.upper() for name in os.environ}:
+        read = f"read from {own}" if own is not None else "not looked for in the working directory"
+        raise SettingsInvalid(
+            f"{file} sets {_listed(sorted(passed_over))}, but settings are {read}. Set {ENV_FILE_VARIABLE} to the file "
+            "you mean, or to nothing for none. Nothing was done."
+        )
+
+
+def _from_environment(name: str) -> str | None:
+    """A variable's value. Its name may be in lower case, as those of other settings."""
+    return os.environ.get(name, next((value for other, value in os.environ.items() if other.upper() == name), None))
+
+
+def _written_in(file: Path) -> dict[str, str | None]:
+    try:
+        written = dotenv_values(stream=io.StringIO(file.read_text(encoding="utf-8")), interpolate=False)
+    except (OSError, ValueError) as error:
+        raise SettingsInvalid(f"{file} cannot be read ({type(error).__name__}). Nothing was done.") from None
+    return {name.upper(): value for name, value in written.items()}
 
 
 def _set_to_nothing() -> dict[str, Any]:
@@ -226,9 +298,11 @@ def _set_to_nothing() -> dict[str, Any]:
 
 def refuse_misspelt() -> dict[str, str | None]:
     """What `.env` and the environment say together, if every COMPACTION_* name in it is one of ours."""
-    env_file = _env_file_name()
-    in_file = dotenv_values(env_file, interpolate=False) if env_file else {}
-    written = {name.upper(): value for name, value in {**in_file, **os.environ}.items()}
+    file = env_file()
+    in_file = _written_in(file) if file else {}
+    if without_effect := sorted(ENVIRONMENT_ONLY & set(in_file)):
+        raise SettingsInvalid(f"{without_effect[0]} has no effect in {file}: set it in the environment.")
+    written = {**in_file, **{name.upper(): value for name, value in os.environ.items()}}
     variables = {name for name in written if name.startswith(PREFIX)}
     known = {f"{PREFIX}{field.upper()}" for field in Settings.model_fields} | OTHER_VARIABLES
     for name in sorted(variables - known):
@@ -241,10 +315,10 @@ def refuse_misspelt() -> dict[str, str | None]:
 
 
 def _explained(invalid: ValidationError) -> str:
-    problems = [
-        f"{PREFIX}{'.'.join(str(part) for part in error['loc']).upper()}: {error['msg']}"
-        for error in invalid.errors(include_input=False, include_url=False)
-    ]
+    problems = []
+    for error in invalid.errors(include_input=False, include_url=False):
+        field = ".".join(str(part) for part in error["loc"]).upper()
+        problems.append(f"{PREFIX}{field}: {error['msg']}" if field else error["msg"].removeprefix("Value error, "))
     return "; ".join(problems)
 
 

@@ -18,11 +18,13 @@ from compaction_platform.merge.bounds import Bounds
 from compaction_platform.merge.publish import Merger
 from compaction_platform.merge.records import Manifest, Receipt, batch_of, manifests_of, receipts_of, short_uuid
 from compaction_platform.merge.run import MergeRun, Outcome
+from compaction_platform.merge.whereabouts import Whereabouts
 
 STAGED_ROWS = "every_staged_row_is_in_silver"
 UNIQUE = "key_is_unique"
 SCHEMA = "schema_as_declared"
 QUARANTINE = "nothing_quarantined"
+SET_ASIDE = "what_was_set_aside_is_kept"
 FRESH = "event_time_is_fresh"
 
 SHOWN = 20
@@ -50,6 +52,11 @@ def check_specs(asset: dg.AssetKey, event_time: EventTime | None) -> list[dg.Ass
         dg.AssetCheckSpec(UNIQUE, asset=asset, blocking=True, description="No key is in the table twice."),
         dg.AssetCheckSpec(SCHEMA, asset=asset, description="The declared columns are there with the declared types."),
         dg.AssetCheckSpec(QUARANTINE, asset=asset, description="No staged file was bad, no row without a key."),
+        dg.AssetCheckSpec(
+            SET_ASIDE,
+            asset=asset,
+            description="Bad files and rows without a key are in quarantine, or their file is staged or archived.",
+        ),
     ]
     if event_time is not None:
         specs.append(
@@ -108,12 +115,25 @@ def _look_at_table(
         yield _schema_is_as_declared(run, table, columns)
     if QUARANTINE in wanted:
         yield _nothing_is_quarantined(run)
+    if SET_ASIDE in wanted:
+        yield _what_was_set_aside_is_kept(run, table)
     if FRESH in wanted and event_time is not None:
         yield _event_time_is_fresh(run, table, event_time)
 
 
 def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
-    """Read the merged files that are still staged, of the latest hours, and compare them with the table."""
+    """Read the merged files that are still staged, of the latest hours, and compare them with the table. Of those that
+    are not, none may belong to a merge that was rolled back."""
+    if gone := _whereabouts(run, run.table()).rolled_back_and_gone():
+        return _result(
+            STAGED_ROWS,
+            run,
+            passed=False,
+            description=f"the merge of {len(gone)} files was rolled back, and they are neither staged nor archived any "
+            "more: their rows are in no place that this platform knows. Roll the table forward while the snapshot is "
+            "kept, or have the files delivered again.",
+            metadata={"files": len(gone), "list": dg.MetadataValue.json(gone[:SHOWN])},
+        )
     manifests = _latest_merged(run)
     staged = {stored.key: stored.etag for stored in Objects.at(run.places.staging, run.settings).list()}
     files = [file for manifest in manifests for file in batch_of(manifest).files if staged.get(file.key) == file.etag]
@@ -132,6 +152,10 @@ def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
     finally:
         taken.release()
     return _result(STAGED_ROWS, run, passed=not rows, metadata={**scope, "rows": taken.count, **_shown(rows)})
+
+
+def _whereabouts(run: MergeRun, table: Table) -> Whereabouts:
+    return Whereabouts(run.places, run.settings, table, HOURS_CHECKED_ALONE)
 
 
 def _latest_merged(run: MergeRun) -> list[Manifest]:
@@ -187,6 +211,21 @@ def _nothing_is_quarantined(run: MergeRun) -> dg.AssetCheckResult:
         severity=dg.AssetCheckSeverity.WARN,
         description=f"{len(bad)} under {run.places.quarantine}; the reason is beside each." if bad else None,
         metadata={"files": len(bad), "list": dg.MetadataValue.json(sorted(bad)[-100:])},
+    )
+
+
+def _what_was_set_aside_is_kept(run: MergeRun, table: Table) -> dg.AssetCheckResult:
+    gone = _whereabouts(run, table).set_aside_and_gone()
+    return _result(
+        SET_ASIDE,
+        run,
+        passed=not gone,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=f"{len(gone)} files are not staged any more, and what was set aside of them is missing under "
+        f"{run.places.quarantine}. If nobody has dealt with it and removed it, have the files delivered again."
+        if gone
+        else None,
+        metadata={"hours": HOURS_CHECKED_ALONE, "list": dg.MetadataValue.json(gone[:SHOWN])},
     )
 
 

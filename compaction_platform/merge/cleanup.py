@@ -1,23 +1,29 @@
 """After the merge: delete or archive the staged files it read, and nothing else.
 
-Only versions (key and etag) that a receipt's manifest lists are touched. A file that was replaced since stays
-for its own hour's merge; a quarantined one goes only if its copy in quarantine is complete.
+Only versions (key and etag) that a receipt's manifest lists are touched, and of those only the ones whose rows are
+certainly elsewhere: in a snapshot that main came from, in quarantine, or both. In doubt a file stays, with the reason.
+Everything is looked at again right before each few files are removed; the version is looked at by the store itself.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+import pyarrow
+import pyarrow.parquet
 from pyiceberg.table import Table
 
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.history import published
+from compaction_platform.lake.conditional_delete import delete_unchanged, looks_at_versions
+from compaction_platform.lake.footers import fetch_footer
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.settings import Settings
-from compaction_platform.merge.records import Manifest, Receipt, manifests_of, receipts_of, short_uuid
+from compaction_platform.merge.records import MergedFile, merged_files, snapshots_in_main
 from compaction_platform.merge.rules import MergeRules, Places
-from compaction_platform.merge.staged_files import FileReport, versioned_name
+from compaction_platform.merge.staged_files import FileReport, rejects_name, versioned_name
 
-CHUNK = 50
+CHUNK = 100
+REPLACED = "it was replaced since it was merged"
 
 
 @dataclass(frozen=True)
@@ -27,82 +33,128 @@ class Cleaned:
     kept: dict[str, str]  # key and the reason
 
 
-def clean_up(rules: MergeRules, settings: Settings, hours: Iterable[str], say: Callable[[str], None]) -> Cleaned:
-    places = Places.of(rules, settings)
-    staging = Objects.at(places.staging, settings)
-    removable: dict[str, FileReport] = {}
-    kept: dict[str, str] = {}
-    table = open_catalog(settings).load_table(rules.identifier)
-    for report in _merged_files(places, settings, table, hours):
-        reason = _why_to_keep(report, staging, Objects.at(places.quarantine, settings))
-        if reason is None:
-            removable[report.key] = report
-        elif reason:
-            kept[report.key] = reason
-    archive = Objects.at(places.archive, settings) if rules.cleanup == "archive" else None
-    removed = []
-    for chunk in _chunks(list(removable.values())):
-        going, restless = _ready_to_go(staging, archive, chunk)
-        failures = staging.delete(report.key for report in going)
-        kept |= restless | failures
-        removed += [report for report in going if report.key not in failures]
-    for key, reason in kept.items():
-        say(f"{key} stays in staging: {reason}")
-    return Cleaned(tuple(report.key for report in removed), sum(report.size for report in removed), kept)
+@dataclass(frozen=True)
+class Cleanup:
+    rules: MergeRules
+    settings: Settings
+    say: Callable[[str], None]
 
+    @property
+    def places(self) -> Places:
+        return Places.of(self.rules, self.settings)
 
-def _merged_files(places: Places, settings: Settings, table: Table, hours: Iterable[str]) -> Iterable[FileReport]:
-    receipts, manifests = receipts_of(places, settings), manifests_of(places, settings)
-    for hour in hours:
-        valid = [receipt for receipt in map(Receipt.from_name, receipts.names(hour)) if _still_holds(receipt, table)]
-        for digest in dict.fromkeys(receipt.digest for receipt in valid):
-            text = manifests.get(hour, digest)
-            if text is not None:
-                yield from Manifest.from_json(text).files
+    @property
+    def staging(self) -> Objects:
+        return Objects.at(self.places.staging, self.settings)
 
+    @property
+    def quarantine(self) -> Objects:
+        return Objects.at(self.places.quarantine, self.settings)
 
-def _still_holds(receipt: Receipt, table: Table) -> bool:
-    """Not if the table was made anew since, or was rolled back to before the merge."""
-    if receipt.table != short_uuid(table):
-        return False
-    history = published(table)
-    ancestors = {snapshot.snapshot_id for snapshot in history.snapshots}
-    return receipt.snapshot_id is None or receipt.snapshot_id in ancestors or not history.complete
+    def table(self) -> Table:
+        return open_catalog(self.settings).load_table(self.rules.identifier)
 
+    def run(self, hours: Iterable[str]) -> Cleaned:
+        removed: list[FileReport] = []
+        kept: dict[str, str] = {}
+        files = merged_files(self.places, self.settings, self.table(), hours)
+        set_aside = {stored.key for stored in self.quarantine.list()} if files else set()
+        if files:
+            self._tell_if_versions_are_not_looked_at()
+        for start in range(0, len(files), CHUNK):
+            gone, stays = self._remove(files[start : start + CHUNK], set_aside)
+            removed += gone
+            kept |= stays
+        for report in removed:
+            kept.pop(report.key, None)  # of an earlier version
+        for key, reason in kept.items():
+            self.say(f"{key} stays in staging: {reason}")
+        return Cleaned(tuple(report.key for report in removed), sum(report.size for report in removed), kept)
 
-def _why_to_keep(report: FileReport, staging: Objects, quarantine: Objects) -> str | None:
-    """None: it may go. An empty reason: it is gone already."""
-    now = staging.stat(report.key)
-    if now is None:
-        return ""
-    if now.etag != report.etag:
-        return "it was replaced since it was merged"
-    if report.fate == "quarantined":
-        copy = quarantine.stat(versioned_name(report))
-        if copy is None or copy.size != report.size:
-            return "it is bad, and its copy in quarantine is missing or incomplete"
-    return None
+    def _tell_if_versions_are_not_looked_at(self) -> None:
+        if not looks_at_versions(Objects.at(self.places.state, self.settings), self.settings):
+            self.say(
+                "this store does not compare etags when it deletes: a file that is delivered again under its name in "
+                "the moment before its deletion would be lost. Let producers write every file under a new name."
+            )
 
+    # ------------------------------------------------------------ few at a time
 
-def _chunks(reports: list[FileReport]) -> Iterable[list[FileReport]]:
-    """Few at a time, so that little time passes between the last look at a file and its deletion."""
-    return (reports[start : start + CHUNK] for start in range(0, len(reports), CHUNK))
+    def _remove(self, files: Sequence[MergedFile], set_aside: set[str]) -> tuple[list[FileReport], dict[str, str]]:
+        kept: dict[str, str] = {}
+        going = self._proven([file for file in files if self._is_there(file.report, kept)], set_aside, kept)
+        if self.rules.cleanup == "archive":
+            archived = [file for file in going if self._archive(file.report, kept)]
+            going = self._proven(archived, set_aside, kept)  # that took a while
+        reports = {file.report.key: file.report for file in going}
+        versions = {key: report.etag for key, report in reports.items()}
+        stays = delete_unchanged(self.staging, self.settings, versions)
+        return [report for key, report in reports.items() if key not in stays], {**kept, **stays}
 
+    def _is_there(self, report: FileReport, kept: dict[str, str]) -> bool:
+        now = self.staging.stat(report.key)
+        if now is not None and now.etag != report.etag:
+            kept[report.key] = REPLACED
+        return now is not None and now.etag == report.etag
 
-def _ready_to_go(
-    staging: Objects, archive: Objects | None, chunk: list[FileReport]
-) -> tuple[list[FileReport], dict[str, str]]:
-    """Those that are still the version that was merged (and safe in the archive, if one is wanted)."""
-    going, restless = [], {}
-    for report in chunk:
+    def _proven(self, files: Sequence[MergedFile], set_aside: set[str], kept: dict[str, str]) -> list[MergedFile]:
+        """Those whose rows are certainly elsewhere, as of now; why the others stay goes to `kept`."""
+        table = self.table()
+        in_main = snapshots_in_main(table)
+        proven = []
+        for file in files:
+            lacking = file.gave_rows and not file.snapshots & in_main
+            reason = why_unproven(file, table) if lacking else self._why_not_set_aside(file.report, set_aside)
+            if reason is None:
+                proven.append(file)
+            else:
+                kept[file.report.key] = reason
+        return proven
+
+    def _archive(self, report: FileReport, kept: dict[str, str]) -> bool:
         try:
-            if archive is not None:
-                archive.write(versioned_name(report), staging.read(report.key, report.etag))
-            now = staging.stat(report.key)
+            content = self.staging.read(report.key, report.etag)
         except (ObjectChanged, ObjectMissing):
-            now = None
-        if now is not None and now.etag == report.etag:
-            going.append(report)
-        else:
-            restless[report.key] = "it was replaced since it was merged"
-    return going, restless
+            kept[report.key] = REPLACED
+            return False
+        Objects.at(self.places.archive, self.settings).write(versioned_name(report), content)
+        return True
+
+    def _why_not_set_aside(self, report: FileReport, set_aside: set[str]) -> str | None:
+        """Why what is not in the table is not certain to be in quarantine."""
+        if report.fate not in ("sound", "quarantined"):
+            return f"its intake says neither sound nor quarantined, but {report.fate}"
+        if report.fate == "quarantined":
+            copy = self.quarantine.stat(versioned_name(report))
+            if copy is None or copy.size != report.size:
+                return "it is bad, and its copy in quarantine is missing or incomplete"
+        elif versioned_name(report) in set_aside:
+            return "it was once judged bad and copied to quarantine; when its rows are in the table, remove that copy"
+        if report.rejected and rows_set_aside(self.quarantine, report) != report.rejected:
+            return (
+                f"it has {report.rejected} rows without a key, and {rejects_name(report)} in quarantine, where they "
+                "were set aside, is missing or incomplete"
+            )
+        return None
+
+
+def clean_up(rules: MergeRules, settings: Settings, hours: Iterable[str], say: Callable[[str], None]) -> Cleaned:
+    return Cleanup(rules, settings, say).run(hours)
+
+
+def why_unproven(file: MergedFile, table: Table) -> str:
+    again = "Materialize bronze and silver for its hour with `again: true`; then it can be removed"
+    if file.was_rolled_back(table):
+        return f"its merge was rolled back. {again}"
+    return f"snapshots have expired, and whether its merge was rolled back cannot be told any more. {again}"
+
+
+def rows_set_aside(quarantine: Objects, report: FileReport) -> int | None:
+    """How many rows without a key are in quarantine; None if they cannot be read."""
+    stored = quarantine.stat(rejects_name(report))
+    if stored is None:
+        return None
+    with suppress(ObjectChanged, ObjectMissing, pyarrow.ArrowException, OSError):
+        footer = fetch_footer(quarantine, stored.key, stored.size, stored.etag)
+        return int(pyarrow.parquet.read_metadata(pyarrow.BufferReader(pyarrow.py_buffer(footer))).num_rows)
+    return None

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from compaction_platform.lake.history import published
 from compaction_platform.lake.objects import ObjectMissing, Objects
 from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
 from compaction_platform.merge.rules import MergeRules, Places
@@ -74,6 +75,10 @@ class Receipt:
     def name(self) -> str:
         return f"{self.digest}-{self.table}-{self.snapshot_id if self.snapshot_id is not None else 'none'}"
 
+    def is_for(self, other: "Receipt") -> bool:
+        """Whether both are of the same batch and table."""
+        return (self.digest, self.table) == (other.digest, other.table)
+
     @classmethod
     def from_name(cls, name: str) -> "Receipt":
         digest, table, snapshot = name.split("-")
@@ -82,6 +87,14 @@ class Receipt:
 
 def short_uuid(table: "Table") -> str:
     return table.metadata.table_uuid.hex[:12]
+
+
+def snapshots_in_main(table: "Table") -> frozenset[int]:
+    """The snapshots that are certainly part of main: its ancestors, and the one that the oldest of them came from,
+    though that has expired. Others may have been, or may have been rolled back: nobody can tell."""
+    line = published(table).snapshots
+    parents = {snapshot.parent_snapshot_id for snapshot in line if snapshot.parent_snapshot_id is not None}
+    return frozenset(parents | {snapshot.snapshot_id for snapshot in line})
 
 
 @dataclass(frozen=True)
@@ -152,3 +165,39 @@ def batch_of(manifest: Manifest) -> Batch:
             StagedFile(file.key, file.size, file.etag, datetime.fromisoformat(file.arrived)) for file in manifest.sound
         ),
     )
+
+
+@dataclass(frozen=True)
+class MergedFile:
+    """One version of a staged file, and the snapshots that merges of it have left in a table."""
+
+    report: FileReport
+    snapshots: frozenset[int | None]
+
+    @property
+    def gave_rows(self) -> bool:
+        return self.report.fate == "sound" and self.report.rows > self.report.rejected
+
+    def was_rolled_back(self, table: "Table") -> bool:
+        """Whether it gave rows, and none of its merges is part of main any more. False also if that cannot be told."""
+        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
+        can_be_told = self.snapshots <= there or published(table).complete
+        return self.gave_rows and can_be_told and not self.snapshots & snapshots_in_main(table)
+
+
+def merged_files(places: Places, settings: "Settings", table: "Table", hours: Iterable[str]) -> list[MergedFile]:
+    """Every version of a staged file that receipts for this very table list, once."""
+    receipts, manifests = receipts_of(places, settings), manifests_of(places, settings)
+    files: dict[tuple[str, str], MergedFile] = {}
+    for hour in hours:
+        merges: dict[str, set[int | None]] = {}
+        for receipt in map(Receipt.from_name, receipts.names(hour)):
+            if receipt.table == short_uuid(table):
+                merges.setdefault(receipt.digest, set()).add(receipt.snapshot_id)
+        for digest, snapshots in merges.items():
+            text = manifests.get(hour, digest)
+            for report in Manifest.from_json(text).files if text is not None else ():
+                version = (report.key, report.etag)
+                before = files[version].snapshots if version in files else frozenset()
+                files[version] = MergedFile(report, before | snapshots)
+    return list(files.values())

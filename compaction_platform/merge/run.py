@@ -26,6 +26,7 @@ from compaction_platform.merge.records import (
     manifests_of,
     receipts_of,
     short_uuid,
+    snapshots_in_main,
     staged_batches,
 )
 from compaction_platform.merge.rules import MergeRules, Places
@@ -93,6 +94,7 @@ class MergeRun:
         began = time.monotonic()
         table = self.table()
         known = set() if self.again else merged_batches(table)
+        known_in = table.metadata.current_snapshot_id  # a later one need not have them, after a roll back
         manifests: dict[str, Manifest] = {}
         plan: dict[str, Batch | IntakeBatch] = {}
         for batch in staged:
@@ -119,7 +121,7 @@ class MergeRun:
                 read.taken.release()
         outcome = Outcome(dict(sorted(manifests.items())), merged, time.monotonic() - began, tuple(sorted(plan)))
         if not self.dry_run:
-            self._write_receipts(outcome, table)
+            self._write_receipts(outcome, table, known_in)
         return outcome
 
     def _read(
@@ -175,16 +177,20 @@ class MergeRun:
             f"hour {hour} was never taken in. Materialize bronze/{self.rules.table} for it, or both together."
         )
 
-    def _write_receipts(self, outcome: "Outcome", table: Table) -> None:
-        """What the sensor looks at. Main's history says the same, until snapshots expire."""
+    def _write_receipts(self, outcome: "Outcome", table: Table, known_in: int | None) -> None:
+        """What the sensor and the cleanup look at. Main's history says the same, until snapshots expire."""
         assert outcome.merged is not None  # noqa: S101 (for the type checker)
         shelf = receipts_of(self.places, self.settings)
+        in_main = snapshots_in_main(table)
         for hour, manifest in outcome.manifests.items():
-            if manifest.files:
-                receipt = Receipt(manifest.digest, short_uuid(table), outcome.merged.snapshot_id)
-                known = [Receipt.from_name(name) for name in shelf.names(hour)] if hour not in outcome.planned else []
-                if not any((each.digest, each.table) == (receipt.digest, receipt.table) for each in known):
-                    shelf.put(hour, receipt.name, json.dumps({"run_id": self.run_id}))
+            if not manifest.files:
+                continue
+            was_read = hour in outcome.planned
+            snapshot = outcome.merged.snapshot_id if was_read else known_in
+            receipt = Receipt(manifest.digest, short_uuid(table), snapshot)
+            known = [] if was_read else [Receipt.from_name(name) for name in shelf.names(hour)]
+            if not any(each.is_for(receipt) and each.snapshot_id in in_main for each in known):
+                shelf.put(hour, receipt.name, json.dumps({"run_id": self.run_id}))
 
 
 @dataclass(frozen=True)

@@ -182,8 +182,7 @@ class Reading:
     def _write_rejects(self, report: FileReport, rejects: "_Rejects") -> None:
         if self.quarantine is not None:
             reason = f"{rejects.rows} rows have no {' or no '.join(self.key)}"
-            name = f"{versioned_name(report)}.rejects.parquet"
-            self.quarantine.write(name, rejects.as_parquet(reason))
+            self.quarantine.write(rejects_name(report), rejects.as_parquet(reason))
 
 
 def versioned_name(report: FileReport) -> str:
@@ -191,6 +190,11 @@ def versioned_name(report: FileReport) -> str:
     path = PurePosixPath(report.key)
     version = hashlib.sha256(report.etag.encode()).hexdigest()[:12]
     return str(PurePosixPath(report.arrived[:10]) / path.parent / f"{path.stem}-{version}{path.suffix}")
+
+
+def rejects_name(report: FileReport) -> str:
+    """Where in quarantine the rows without a key are."""
+    return f"{versioned_name(report)}.rejects.parquet"
 
 
 @dataclass(frozen=True)

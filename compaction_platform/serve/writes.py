@@ -4,8 +4,6 @@ Whoever gets the table's turn takes along all that is waiting; the others find t
 after the commit.
 """
 
-import hashlib
-import json
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +14,6 @@ import pyarrow
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.snapshots import Operation
 
-from compaction_platform.lake import history
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.data_files import DataFiles, NotWritable
 from compaction_platform.lake.objects import StoreRefused
@@ -33,6 +30,7 @@ from compaction_platform.serve.problems import (
     WriteConflict,
     WriteUnknown,
 )
+from compaction_platform.serve.request_ids import REQUESTS, Key, RequestIds, Written
 from compaction_platform.serve.tables import Tables, Where, reachable
 from compaction_platform.serve.values import as_arrow
 
@@ -42,30 +40,10 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-REQUESTS = "serve.requests"  # in a snapshot's summary: id:content:records of every request that has an id
 ATTEMPTS = 20
 MOST_ROWS = 200_000  # of one commit
-MOST_REMEMBERED = 100_000  # requests of one table, beyond what its snapshots tell
 MOST_WRITERS = 1000
-DIGEST_LENGTH = 16
-
-
-@dataclass(frozen=True)
-class Key:
-    """A request that may come again: its id and its content, as digests."""
-
-    id: str
-    content: str
-
-    @classmethod
-    def of(cls, request_id: str | None, records: Sequence[Mapping[str, Any]]) -> "Key | None":
-        if request_id is None:
-            return None
-        return cls(_digest(request_id), _digest(json.dumps(records, sort_keys=True)))
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
+MOST_SNAPSHOTS_HELD = 50_000  # in the metadata of all tables that are held: some 100 MB
 
 
 @dataclass(frozen=True)
@@ -100,6 +78,7 @@ class TableWriter:
     where: Where
     settings: Settings
     group_seconds: float
+    requests: RequestIds
     writes: int = 0  # acknowledged
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _door: threading.Lock = field(default_factory=threading.Lock)
@@ -108,9 +87,6 @@ class TableWriter:
     _manifests: Manifests | None = None
     _catalog: "Catalog | None" = None
     _table: "Table | None" = None
-    _learned_of: Any = None  # the table's identity
-    _seen: dict[str, tuple[str, Done]] = field(default_factory=dict)  # by request id: its content
-    _looked_at: set[int] = field(default_factory=set)  # snapshots whose requests are known
 
     def look(self) -> Look | None:
         """The table as this writer last saw it, with its files. Manifests that were read before are not read again."""
@@ -129,6 +105,12 @@ class TableWriter:
         """The table as this writer last saw it."""
         table = self._table  # it may be gone in the next moment
         return table.metadata if table is not None else None
+
+    def forget_table(self) -> None:
+        """Free the metadata, unless they are being looked at; the next write reads them."""
+        if self._looking.acquire(blocking=False):
+            self._table = self._manifests = None
+            self._looking.release()
 
     def write(self, pending: Pending) -> Done:
         with self._door:
@@ -175,6 +157,7 @@ class TableWriter:
         try:
             for _ in range(ATTEMPTS):
                 table = self._reloaded()
+                base = table.metadata.current_snapshot_id
                 fresh = self._fitting(self._not_written_yet(some, table), table)
                 if not fresh:
                     return
@@ -193,6 +176,7 @@ class TableWriter:
                     raise
                 made = None
                 self._acknowledge(fresh, snapshot)
+                self.requests.remember(table.metadata.table_uuid, base, snapshot, _written(fresh, snapshot))
                 return
             raise WriteConflict("other writers were faster too many times. Nothing was written; send it again.")
         finally:
@@ -244,7 +228,7 @@ class TableWriter:
     # ------------------------------------------------------------ requests that come again
 
     def _not_written_yet(self, some: Sequence[Pending], table: "Table") -> list[Pending]:
-        self._learn(table)
+        written = self.requests.find(table, {each.key.id for each in some if each.key and not each.is_over})
         fresh: list[Pending] = []
         taken: dict[str, Pending] = {}
         for each in some:
@@ -252,8 +236,8 @@ class TableWriter:
                 continue
             if each.key is None:
                 fresh.append(each)
-            elif each.key.id in self._seen:
-                self._answer_again(each, *self._seen[each.key.id])
+            elif each.key.id in written:
+                _answer_again(each, written[each.key.id])
             elif each.key.id not in taken:
                 taken[each.key.id] = each
                 each.twins.clear()
@@ -264,46 +248,10 @@ class TableWriter:
                 each.problem = _reused()
         return fresh
 
-    def _answer_again(self, pending: Pending, content: str, done: Done) -> None:
-        if pending.key is not None and pending.key.content == content:
-            pending.done = Done(done.snapshot, done.records, repeated=True)
-        else:
-            pending.problem = _reused()
-
-    def _learn(self, table: "Table") -> None:
-        """The requests of all that led to the table as it is now. One that was taken out of it again by a roll back
-        was not written; one whose snapshot has expired was."""
-        if self._learned_of != table.metadata.table_uuid:
-            self._learned_of = table.metadata.table_uuid
-            self._seen.clear()
-            self._looked_at.clear()
-        known = history.published(table)
-        ancestors = known.snapshots
-        # Where expiry has torn the line of ancestors, older ones may well be part of it.
-        since = 0 if known.complete or not ancestors else ancestors[-1].timestamp_ms
-        there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots if snapshot.timestamp_ms >= since}
-        taken_back = there - {snapshot.snapshot_id for snapshot in ancestors}
-        if taken_back & self._looked_at:
-            self._looked_at -= taken_back
-            self._seen = {key: said for key, said in self._seen.items() if said[1].snapshot not in taken_back}
-        for snapshot in ancestors:
-            if snapshot.snapshot_id in self._looked_at:
-                break
-            self._looked_at.add(snapshot.snapshot_id)
-            said = snapshot.summary.additional_properties.get(REQUESTS, "") if snapshot.summary else ""
-            for entry in filter(None, said.split(",")):
-                identity, content, records = entry.split(":")
-                self._seen.setdefault(identity, (content, Done(snapshot.snapshot_id, int(records))))
-        while len(self._seen) > MOST_REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-
     def _acknowledge(self, some: Sequence[Pending], snapshot: int) -> None:
-        self._looked_at.add(snapshot)
         for each in some:
             self.writes += 1
             each.done = Done(snapshot, len(each.records), number=self.writes)
-            if each.key is not None:
-                self._seen[each.key.id] = (each.key.content, each.done)
             for twin in each.twins:
                 twin.done = Done(snapshot, len(each.records), repeated=True)
 
@@ -331,6 +279,19 @@ def _reused() -> RequestIdReused:
     return RequestIdReused("this request_id was used for other records. Nothing was written; choose another id.")
 
 
+def _answer_again(pending: Pending, written: Written) -> None:
+    if pending.key != written.key:
+        pending.problem = _reused()
+    elif written.is_in_main:
+        pending.done = Done(written.snapshot, written.records, repeated=True)
+    else:
+        pending.problem = RequestIdReused(
+            f"this request was written in snapshot {written.snapshot}, and what followed has expired: it cannot be "
+            "told whether the table still has its records. Nothing was written. Look for them; to write them again, "
+            "choose another id."
+        )
+
+
 class _NotMade(Exception):
     """Files could not be written; nothing was committed."""
 
@@ -353,9 +314,13 @@ def _shape(table: "Table") -> tuple[int, int]:
     return table.metadata.current_schema_id, table.metadata.default_spec_id
 
 
+def _written(some: Sequence[Pending], snapshot: int) -> list[Written]:
+    return [Written(each.key, snapshot, len(each.records)) for each in some if each.key]
+
+
 def _change(files: "Sequence[DataFile]", some: Sequence[Pending]) -> Change:
-    said = [f"{each.key.id}:{each.key.content}:{len(each.records)}" for each in some if each.key]
-    properties = {REQUESTS: ",".join(said)} if said else {}
+    requests = ",".join(each.entry for each in _written(some, snapshot=0))
+    properties = {REQUESTS: requests} if requests else {}
     return Change([Added(file) for file in files], operation=Operation.APPEND, properties=properties)
 
 
@@ -369,6 +334,7 @@ class Writes:
     settings: Settings
     tables: Tables
     group_seconds: float
+    _requests: RequestIds = field(default_factory=RequestIds)
     _writers: dict[Where, TableWriter] = field(default_factory=dict)
     _door: threading.Lock = field(default_factory=threading.Lock)
 
@@ -379,7 +345,9 @@ class Writes:
             pending = _pending(records, request_id, known) if known else self._looked_up(where, records, request_id)
         except InvalidRecords:  # unless the table has other columns by now
             pending = self._looked_up(where, records, request_id)
-        return writer.write(pending)
+        done = writer.write(pending)
+        self._hold_few()
+        return done
 
     def _looked_up(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> Pending:
         return _pending(records, request_id, self.tables.load(where).metadata)
@@ -389,8 +357,20 @@ class Writes:
 
     def _writer(self, where: Where) -> TableWriter:
         with self._door:
-            writer = self._writers.pop(where, None) or TableWriter(where, self.settings, self.group_seconds)
+            writer = self._writers.pop(where, None)
+            writer = writer or TableWriter(where, self.settings, self.group_seconds, self._requests)
             self._writers[where] = writer  # the one that was asked for last is the last to be forgotten
             if len(self._writers) > MOST_WRITERS:
                 del self._writers[next(iter(self._writers))]
             return writer
+
+    def _hold_few(self) -> None:
+        """Tables that were not asked for lately are not held in memory."""
+        held = 0
+        with self._door:
+            writers = list(self._writers.values())
+        for number, writer in enumerate(reversed(writers)):
+            metadata = writer.metadata
+            held += len(metadata.snapshots) if metadata is not None else 0
+            if number and metadata is not None and held > MOST_SNAPSHOTS_HELD:
+                writer.forget_table()

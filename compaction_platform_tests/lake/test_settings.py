@@ -1,9 +1,21 @@
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from compaction_platform.lake.settings import Profile, Settings, SettingsInvalid, load_settings, settings_from
+import compaction_platform
+from compaction_platform.lake.settings import (
+    Profile,
+    Settings,
+    SettingsInvalid,
+    load_settings,
+    settings_from,
+    state_directory,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -149,3 +161,114 @@ def test_every_setting_is_in_the_example_file(project: Path) -> None:
     example = (project / ".env.example").read_text()
     missing = [field for field in Settings.model_fields if f"COMPACTION_{field.upper()}=" not in example]
     assert missing == []
+
+
+# ---------------------------------------------------------------- which file
+
+
+def load_in_a_checkout(checkout: Path, working_directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Settings as a process sees them whose package is installed from this checkout."""
+    source = Path(compaction_platform.__file__).parent
+    for name in ("__init__.py", "lake/__init__.py", "lake/errors.py", "lake/settings.py"):
+        (checkout / "compaction_platform" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source / name, checkout / "compaction_platform" / name)
+    script = (
+        "from compaction_platform.lake.settings import load_settings, state_directory\n"
+        "settings = load_settings(); print(settings.profile, settings.lake_uri, state_directory())"
+    )
+    others = {name: value for name, value in os.environ.items() if not name.startswith("COMPACTION_")}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**others, "PYTHONPATH": str(checkout), **variables},
+        cwd=working_directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    directory = tmp_path / "checkout"
+    directory.mkdir()
+    (directory / "workspace.yaml").write_text("")
+    lines = [*(f"{name}={value}" for name, value in PRODUCTION.items()), "COMPACTION_STATE_DIR=state"]
+    (directory / ".env").write_text("\n".join(lines))
+    return directory
+
+
+def test_the_checkouts_env_file_counts_in_every_working_directory(checkout: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    said = [load_in_a_checkout(checkout, directory).stdout for directory in (checkout, elsewhere)]
+    assert said == [f"production s3://our-lake {checkout / 'state'}\n"] * 2
+
+
+def test_settings_in_the_working_directory_are_not_passed_over_in_silence(checkout: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / ".env").write_text("COMPACTION_LAKE_URI=s3://another\nOTHERS=1\n")
+    refused = load_in_a_checkout(checkout, elsewhere)
+    assert refused.returncode == 1
+    assert f"{elsewhere}/.env sets COMPACTION_LAKE_URI" in refused.stderr and str(checkout / ".env") in refused.stderr
+    there = load_in_a_checkout(checkout, elsewhere, COMPACTION_LAKE_URI="s3://variable")
+    assert there.stdout.startswith("production s3://variable"), "the environment says it already, as under Dagster"
+
+
+def test_a_file_that_is_named_and_not_there_is_refused(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for missing in (tmp_path / "prod.envv", tmp_path):
+        with pytest.raises(SettingsInvalid, match=f"COMPACTION_ENV_FILE names {missing}, and there is no such file"):
+            load(COMPACTION_ENV_FILE=str(missing))
+    monkeypatch.delenv("COMPACTION_ENV_FILE")
+    with pytest.raises(SettingsInvalid, match="no such file"):
+        load(compaction_env_file=str(tmp_path / "prod.envv"))
+
+
+def test_a_file_that_cannot_be_read_is_refused_without_being_shown(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "my.env").write_bytes(b"COMPACTION_LAKE_URI=s3://s3cret\xff")
+    with pytest.raises(SettingsInvalid, match="my.env cannot be read") as refused:
+        load(COMPACTION_ENV_FILE=str(tmp_path / "my.env"))
+    assert "s3cret" not in str(refused.value)
+
+
+def test_the_state_directory_may_be_given_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "my.env"
+    monkeypatch.setenv("COMPACTION_ENV_FILE", str(file))
+    monkeypatch.delenv("COMPACTION_STATE_DIR")
+    for written, meant in ((str(tmp_path / "state"), tmp_path / "state"), ("near", tmp_path / "near")):
+        file.write_text(f"COMPACTION_STATE_DIR={written}\n")
+        assert state_directory() == meant
+    monkeypatch.setenv("COMPACTION_STATE_DIR", str(tmp_path / "variable"))
+    assert state_directory() == tmp_path / "variable"
+
+
+@pytest.mark.parametrize("name", ["COMPACTION_IVY_SETTINGS", "COMPACTION_ENV_FILE"])
+def test_a_variable_that_has_no_effect_in_the_file_is_refused_there(load: Load, tmp_path: Path, name: str) -> None:
+    (tmp_path / "my.env").write_text(f"{name}=somewhere\n")
+    with pytest.raises(SettingsInvalid, match=f"{name} has no effect in .*my.env: set it in the environment"):
+        load(COMPACTION_ENV_FILE=str(tmp_path / "my.env"))
+
+
+# ---------------------------------------------------------------- keys
+
+KEY, SECRET, TOKEN = "COMPACTION_S3_ACCESS_KEY_ID", "COMPACTION_S3_SECRET_ACCESS_KEY", "COMPACTION_S3_SESSION_TOKEN"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([KEY], f"{KEY} without {SECRET}"),
+        ([SECRET], f"{SECRET} without {KEY}"),
+        ([TOKEN], f"{TOKEN} without {KEY} and {SECRET}"),
+        ([KEY, TOKEN], f"{KEY} and {TOKEN} without {SECRET}"),
+    ],
+)
+def test_half_a_pair_of_keys_is_refused_by_name(load: Load, given: list[str], said: str) -> None:
+    variables = dict.fromkeys(given, "hidden")
+    for attempt in (lambda: load(**variables), lambda: settings_from(variables)):
+        with pytest.raises(SettingsInvalid, match=f"^{said}: set both, or none$") as refused:
+            attempt()
+        assert "hidden" not in str(refused.value)
+    assert load(**dict.fromkeys((KEY, SECRET, TOKEN), "hidden")).s3_session_token is not None

@@ -11,7 +11,9 @@ import dagster as dg
 import pyarrow
 import pytest
 import yaml
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
+from compaction_platform.lake.branches import commit
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.resources import LakeResource, SparkResource
@@ -155,6 +157,7 @@ def test_the_sensor_finds_hours_and_their_runs_merge_them(deploy: Callable[..., 
         "key_is_unique": True,
         "schema_as_declared": True,
         "nothing_quarantined": False,
+        "what_was_set_aside_is_kept": True,
         "event_time_is_fresh": False,
     }
     assert here.tick().skip_reason.skip_message == "nothing new is staged"
@@ -320,10 +323,45 @@ def test_checks_alone_look_at_the_table_again(deploy: Callable[..., Deployment],
         "key_is_unique": False,
         "schema_as_declared": False,
         "nothing_quarantined": True,
+        "what_was_set_aside_is_kept": True,
     }
     told = {each.check_name: values(each.metadata) for each in checked.get_asset_check_evaluations()}
     assert [row["event_id"] for row in told["key_is_unique"]["keys"]] == ["a"]
     assert {row["event_id"] for row in told["every_staged_row_is_in_silver"]["keys"]} == {"b", "c"}
+
+
+def test_checks_alone_find_rows_that_are_nowhere(deploy: Callable[..., Deployment]) -> None:
+    """Planted by hand; no run has anything to report."""
+    here = deploy(cleanup="delete", freshness=None)
+    here.stage("a.parquet", [event("a"), {**event("x"), "event_id": None}])
+    here.stage("bad.parquet", b"bad")
+    here.run_all()
+    table = open_catalog(here.settings).load_table(("silver", here.name))
+    before = table.metadata.current_snapshot_id
+    here.stage("b.parquet", [event("b")], 1)
+    here.run_all()
+    assert set(outcome(here.checks()).values()) == {True, False}, (
+        "something is in quarantine, and all is where it should be"
+    )
+    assert [name for name, passed in outcome(here.checks()).items() if not passed] == ["nothing_quarantined"]
+    roll_back(table.refresh(), before)
+    checked = here.checks()
+    assert not checked.success and not outcome(checked)["every_staged_row_is_in_silver"]
+    quarantine = Objects.at(f"{here.settings.lake_uri}/quarantine/{here.name}", here.settings)
+    content = {stored.key: bytes(quarantine.read(stored.key)) for stored in quarantine.list()}
+    for name, data in content.items():
+        quarantine.delete([name])
+        assert outcome(here.checks())["what_was_set_aside_is_kept"] is name.endswith(".reason.json")
+        quarantine.write(name, data)
+    told = {each.check_name: values(each.metadata) for each in checked.get_asset_check_evaluations()}
+    assert told["every_staged_row_is_in_silver"]["list"] == ["b.parquet"]
+    here.stage("b.parquet", [event("b")], 2)  # delivered again
+    here.run_all()
+    assert outcome(here.checks())["every_staged_row_is_in_silver"] and "b" in here.rows()
+
+
+def roll_back(table: Any, snapshot: int | None) -> None:
+    commit(table, (), (SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=snapshot or 0),))
 
 
 def test_a_partition_that_changed_is_found_by_the_uniqueness_check(deploy: Callable[..., Deployment]) -> None:
