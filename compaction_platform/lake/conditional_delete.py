@@ -5,16 +5,13 @@ at there, and put back if it is another one.
 """
 
 import errno
+import functools
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from compaction_platform.lake.aws import aws_client
-from compaction_platform.lake.objects import DELETE_CHUNK, Objects, StoreRefused, local_directory
-
-if TYPE_CHECKING:
-    from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.objects import DELETE_CHUNK, GivenCredentials, Objects, StoreRefused, local_directory
 
 CHANGED = "it was replaced meanwhile"
 OTHER_ETAG = '"00000000000000000000000000000000"'  # of no object
@@ -25,7 +22,7 @@ class _ConditionUnknown(Exception):
     """The store has refused the request because of the condition. Nothing was deleted."""
 
 
-def delete_unchanged(objects: Objects, settings: "Settings", versions: Mapping[str, str]) -> dict[str, str]:
+def delete_unchanged(objects: Objects, versions: Mapping[str, str]) -> dict[str, str]:
     """Delete these keys as far as they still have these etags.
 
     Only where `looks_at_versions` says so is that certain to the last moment.
@@ -41,27 +38,27 @@ def delete_unchanged(objects: Objects, settings: "Settings", versions: Mapping[s
     for start in range(0, len(items), DELETE_CHUNK):
         chunk = dict(items[start : start + DELETE_CHUNK])
         try:
-            kept |= _delete_chunk(objects, settings, chunk)
+            kept |= _delete_chunk(objects, chunk)
         except _ConditionUnknown:
             kept |= _delete_after_a_look(objects, chunk)
     return kept
 
 
-def looks_at_versions(objects: Objects, settings: "Settings") -> bool:
+def looks_at_versions(objects: Objects) -> bool:
     """Whether the store refuses to delete an object whose etag is not the given one. Tried on an object of its own."""
     if objects.is_local:
         return True
     key = f"delete-probe-{secrets.token_hex(8)}"
     objects.write(key, b"deleted by the process that wrote it")
     try:
-        return _delete_chunk(objects, settings, {key: OTHER_ETAG}) == {key: CHANGED}
+        return _delete_chunk(objects, {key: OTHER_ETAG}) == {key: CHANGED}
     except _ConditionUnknown:
         return False
     finally:
         objects.delete([key])
 
 
-def _delete_chunk(objects: Objects, settings: "Settings", versions: Mapping[str, str]) -> dict[str, str]:
+def _delete_chunk(objects: Objects, versions: Mapping[str, str]) -> dict[str, str]:
     from botocore.exceptions import BotoCoreError, ClientError
 
     if not versions:
@@ -70,7 +67,7 @@ def _delete_chunk(objects: Objects, settings: "Settings", versions: Mapping[str,
     names = {f"{prefix}/{key}" if prefix else key: key for key in versions}
     wanted = [{"Key": name, "ETag": versions[key]} for name, key in names.items()]
     try:
-        answer = _client(settings).delete_objects(Bucket=bucket, Delete={"Objects": wanted, "Quiet": True})
+        answer = client_for(objects).delete_objects(Bucket=bucket, Delete={"Objects": wanted, "Quiet": True})
     except ClientError as refused:
         if refused.response.get("Error", {}).get("Code") in NOT_KNOWN:
             raise _ConditionUnknown from None
@@ -104,11 +101,28 @@ def _delete_after_a_look(objects: Objects, versions: Mapping[str, str]) -> dict[
     return kept
 
 
-def _client(settings: "Settings") -> Any:
+def client_for(objects: Objects) -> Any:
+    """AWS's own client with the address and credentials of these objects: the store library has no such call."""
+    return _client(
+        objects.options.get("endpoint"), objects.options["region"], objects.options.get("credential_provider")
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _client(endpoint: str | None, region: str, credentials: GivenCredentials | None) -> Any:
+    import boto3
     from botocore.config import Config
 
-    style = {"addressing_style": "path"} if settings.s3_endpoint else {}
-    return aws_client("s3", settings, settings.s3_endpoint, Config(s3=style, connect_timeout=10, read_timeout=60))
+    given = {}
+    if credentials is not None:
+        given = {
+            "aws_access_key_id": credentials.access_key_id,
+            "aws_secret_access_key": credentials.secret_access_key,
+            "aws_session_token": credentials.token,
+        }
+    style = {"addressing_style": "path"} if endpoint else {}
+    config = Config(s3=style, connect_timeout=10, read_timeout=60)
+    return boto3.client("s3", endpoint_url=endpoint, region_name=region, config=config, **given)
 
 
 # ---------------------------------------------------------------- a local directory

@@ -30,7 +30,6 @@ from obstore.exceptions import (
 from obstore.store import LocalStore, S3Store
 from typing_extensions import Buffer
 
-from compaction_platform.lake import conditional
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.settings import Settings
 
@@ -41,7 +40,6 @@ LIST_CHUNK = 1000
 DELETE_CHUNK = 1000
 PIECE = 16 << 20
 PARTS_AT_ONCE = 4  # of an object that is made, on their way
-CHANGED = "it was replaced meanwhile; its new version is planned by the next run"
 # One request: SeaweedFS lets several of those win that come as uploads in parts (seen with 4.x; there is a test).
 COPY_IF_NONE_IS_THERE = "header: If-None-Match: *"
 
@@ -269,46 +267,15 @@ class Objects:
         return failures | self._delete_chunk(chunk)
 
     def delete_versions(self, versions: Iterable[tuple[str, str]]) -> dict[str, str]:
-        """Delete these keys, each only while it has this etag: the store compares at the moment of the deletion.
-        Returns the reason for each key that is still there; a missing key is no failure."""
-        failures: dict[str, str] = {}
-        remaining = list(versions)
-        for start in range(0, len(remaining), DELETE_CHUNK):
-            some = remaining[start : start + DELETE_CHUNK]
-            if self._local:
-                failures |= {key: why for key, etag in some if (why := self._delete_local_version(key, etag))}
-            else:
-                failures |= conditional.delete_versions(self.uri, self.options, some)
-        return failures
+        """Delete these keys, each only while it has this etag: compared at the moment of the deletion. Returns the
+        reason for each key that is still there; a missing key is no failure."""
+        from compaction_platform.lake.conditional_delete import delete_unchanged
 
-    def _delete_local_version(self, key: str, etag: str) -> str | None:
-        """Take the file out of the way first, then look which version that was: nobody can replace it any more."""
-        stored = self.stat(key)
-        if stored is None:
-            return None
-        if stored.etag != etag:
-            return CHANGED
-        path = self._path(key)
-        taken = path.with_name(f"{path.name}#{secrets.randbits(48)}")
+        wanted = dict(versions)
         try:
-            path.rename(taken)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return error.strerror or str(error)
-        now = taken.stat()
-        if etag_of(now) == etag:
-            taken.unlink()
-            return None
-        with contextlib.suppress(FileExistsError):  # yet another version has come since
-            path.hardlink_to(taken)
-        taken.unlink()
-        return CHANGED
-
-    def _path(self, key: str) -> Path:
-        if self._local is None:
-            raise AssertionError("asked for the path of an object that is not on a local disk")
-        return self._local / _checked(key)
+            return delete_unchanged(self, wanted)
+        except StoreRefused as refused:
+            return dict.fromkeys(wanted, str(refused))
 
     def _delete_chunk(self, keys: Sequence[str]) -> dict[str, str]:
         if not keys:
@@ -366,11 +333,6 @@ def local_directory(uri: str) -> Path:
     if "://" in uri:
         raise AddressInvalid(f"{uri}: only s3://, file:// and plain paths are supported.")
     return Path(uri).expanduser().absolute()
-
-
-def etag_of(status: os.stat_result) -> str:
-    """The etag that the store library gives a local file."""
-    return f'"{status.st_ino:x}-{max(0, status.st_mtime_ns // 1000):x}-{status.st_size:x}"'
 
 
 def _checked(key: str) -> str:

@@ -180,7 +180,7 @@ class Orphans:
         going = {key: etag for key, etag in copied.items() if comparable(key) not in needed}
         if len(going) < len(copied):
             say(f"{len(copied) - len(going)} files were committed while they were moved to quarantine; they stay")
-        for key, reason in delete_unchanged(store, self.settings, going).items():
+        for key, reason in delete_unchanged(store, going).items():
             if reason != CHANGED:  # somebody is writing to it: not an orphan
                 say(f"{key} could not be moved to quarantine and stays: {reason}")
 
@@ -191,7 +191,7 @@ class Orphans:
             original = each.key.removeprefix(f"{QUARANTINE}/")
             if comparable(original) not in needed or store.stat(original) is not None:
                 going[each.key] = each.etag
-        kept = delete_unchanged(store, self.settings, going)
+        kept = delete_unchanged(store, going)
         if problems := {key: reason for key, reason in kept.items() if reason != CHANGED}:
             say(f"{len(problems)} files in quarantine could not be deleted: {next(iter(problems.values()))}")
 

@@ -72,7 +72,7 @@ class Cleanup:
         return Cleaned(tuple(report.key for report in removed), sum(report.size for report in removed), kept)
 
     def _tell_if_versions_are_not_looked_at(self) -> None:
-        if not looks_at_versions(Objects.at(self.places.state, self.settings), self.settings):
+        if not looks_at_versions(Objects.at(self.places.state, self.settings)):
             self.say(
                 "this store does not compare etags when it deletes: a file that is delivered again under its name in "
                 "the moment before its deletion would be lost. Let producers write every file under a new name."
@@ -88,7 +88,7 @@ class Cleanup:
             going = self._proven(archived, set_aside, kept)  # that took a while
         reports = {file.report.key: file.report for file in going}
         versions = {key: report.etag for key, report in reports.items()}
-        stays = delete_unchanged(self.staging, self.settings, versions)
+        stays = delete_unchanged(self.staging, versions)
         return [report for key, report in reports.items() if key not in stays], {**kept, **stays}
 
     def _is_there(self, report: FileReport, kept: dict[str, str]) -> bool:

@@ -18,29 +18,29 @@ def versions(objects: Objects) -> dict[str, str]:
     return {stored.key: stored.etag for stored in objects.list()}
 
 
-def check_that_only_the_listed_versions_go(objects: Objects, settings: Settings) -> None:
+def check_that_only_the_listed_versions_go(objects: Objects) -> None:
     names = ["a", "in/b", "odd ü + 100%/c=d.parquet", "replaced", "gone"]
     for name in names:
         objects.write(name, name.encode())
     listed = versions(objects)
     objects.write("replaced", b"another")
     objects.delete(["gone"])
-    assert delete_unchanged(objects, settings, listed) == {"replaced": CHANGED}
+    assert delete_unchanged(objects, listed) == {"replaced": CHANGED}
     assert set(versions(objects)) == {"replaced"}
     assert bytes(objects.read("replaced")) == b"another"
-    assert looks_at_versions(objects, settings) and set(versions(objects)) == {"replaced"}
-    assert delete_unchanged(objects, settings, versions(objects)) == {}
-    assert delete_unchanged(objects, settings, {}) == {} == versions(objects)
+    assert looks_at_versions(objects) and set(versions(objects)) == {"replaced"}
+    assert delete_unchanged(objects, versions(objects)) == {}
+    assert delete_unchanged(objects, {}) == {} == versions(objects)
 
 
 @pytest.mark.unit
 def test_in_a_directory_only_the_listed_versions_are_deleted(tmp_path: Path) -> None:
-    check_that_only_the_listed_versions_go(Objects.at(str(tmp_path), ANY), ANY)
+    check_that_only_the_listed_versions_go(Objects.at(str(tmp_path), ANY))
 
 
 @pytest.mark.integration
 def test_on_s3_only_the_listed_versions_are_deleted(settings: Settings) -> None:
-    check_that_only_the_listed_versions_go(Objects.at(f"s3://lake/delete-{secrets.token_hex(4)}", settings), settings)
+    check_that_only_the_listed_versions_go(Objects.at(f"s3://lake/delete-{secrets.token_hex(4)}", settings))
 
 
 @pytest.mark.integration
@@ -53,15 +53,14 @@ def test_a_store_that_does_not_know_the_condition_is_asked_for_each_object_first
         objects.write(name, b"1")
     listed = versions(objects)
     objects.write("a", b"2")
-    real = conditional_delete._client(settings)
+    real = conditional_delete.client_for(objects)
 
     def refuse(**named: Any) -> None:
         raise real.exceptions.ClientError({"Error": {"Code": "MalformedXML"}}, "DeleteObjects")
 
     monkeypatch.setattr(real, "delete_objects", refuse)
-    monkeypatch.setattr(conditional_delete, "_client", lambda settings: real)
-    assert not looks_at_versions(objects, settings)
-    assert delete_unchanged(objects, settings, listed) == {"a": CHANGED}
+    assert not looks_at_versions(objects)
+    assert delete_unchanged(objects, listed) == {"a": CHANGED}
     assert set(versions(objects)) == {"a"}
 
 
@@ -83,6 +82,6 @@ def test_a_file_that_is_replaced_at_the_very_last_moment_is_put_back(
             objects.write("a", b"and again")
 
     monkeypatch.setattr(Path, "rename", replaced_first)
-    assert delete_unchanged(objects, ANY, listed) == {"a": CHANGED}
+    assert delete_unchanged(objects, listed) == {"a": CHANGED}
     assert bytes(objects.read("a")) == (b"delivered again" if times == 1 else b"and again")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
