@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow
 
-from compaction_platform.compact.inputs import UNREADABLE, Input
+from compaction_platform.compact.inputs import UNREADABLE, Input, refuse_exhaustion
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import ROWS_KEY
 from compaction_platform.compact.written import bytes_digest, digest_of, read_back
@@ -33,6 +33,7 @@ class Audit:
         except (ObjectChanged, ObjectMissing):
             return Audited()  # compacted again meanwhile
         except UNREADABLE as error:
+            refuse_exhaustion(error)
             return Audited(problem=f"it cannot be read: {error}")
         if said != found:
             return Audited(found["rows"], f"its rows are not those that were verified: {found}, said: {said}")

@@ -1,6 +1,7 @@
 """`compaction plan` and `compaction compact`: directories, and tables in the Glue Data Catalog."""
 
 import contextlib
+import dataclasses
 import functools
 import json
 import os
@@ -31,11 +32,19 @@ TargetMb = Annotated[
 DEFAULT_TARGET_MB = 128
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Where = Annotated[str | None, typer.Option(help="Only such partitions of a table, e.g. \"year='2023'\".")]
+Union = Annotated[
+    bool,
+    typer.Option(
+        "--union", help="Join files of a directory although each has columns that others lack, if half are the same."
+    ),
+]
 GLUE = "glue://"
 
 
 @app.command()
-def plan(uri: Uri, target_mb: TargetMb = None, where: Where = None, as_json: AsJson = False) -> None:
+def plan(
+    uri: Uri, target_mb: TargetMb = None, where: Where = None, as_json: AsJson = False, union: Union = False
+) -> None:
     """Show which small Parquet files in a directory or table would become which large ones. Changes nothing."""
     from compaction_platform.compact.show import plan_as_json, plan_as_table
 
@@ -43,12 +52,14 @@ def plan(uri: Uri, target_mb: TargetMb = None, where: Where = None, as_json: AsJ
         _plan_glue(_glue_table(uri, target_mb), where, as_json)
         return
     _refuse_where(where)
-    surveys = _compact_run(uri, target_mb).plan()
+    run = _compact_run(uri, target_mb, union=union)
+    surveys = run.plan()
     _require_files(uri, surveys[0].before.files)
+    columns = run.columns_of(surveys)
     if as_json:
-        typer.echo(json.dumps(plan_as_json(surveys), indent=1))
+        typer.echo(json.dumps(plan_as_json(surveys, columns), indent=1))
     else:
-        console.print(plan_as_table(surveys))
+        console.print(plan_as_table(surveys, columns))
     if surveys[0].plan.conflicts:
         raise typer.Exit(1)
 
@@ -68,19 +79,20 @@ def compact(  # noqa: PLR0913 (an option for each thing that can be said)
         bool, typer.Option("--delete-originals", help="Of a table: delete originals when their grace is over.")
     ] = False,
     as_json: AsJson = False,
+    union: Union = False,
 ) -> None:
     """Make few large Parquet files of many small ones; the originals go once the new file is there."""
     from compaction_platform.compact.show import report_as_json, report_as_table
 
     if dry_run:
-        plan(uri, target_mb, where, as_json)
+        plan(uri, target_mb, where, as_json, union)
         return
     if uri.startswith(GLUE):
         _compact_glue(_glue_table(uri, target_mb, delete_originals=delete_originals), where, as_json)
         return
     _refuse_where(where)
     with stoppable(), contextlib.ExitStack() as until_done:
-        run = _compact_run(uri, target_mb, until_done, verify)
+        run = _compact_run(uri, target_mb, until_done, verify, union=union)
         report = (run if as_json else until_done.enter_context(shown(run))).run()
     _require_files(uri, report.before.files)
     if as_json:
@@ -178,6 +190,8 @@ def _compact_run(
     target_mb: int | None,
     until_done: contextlib.ExitStack | None = None,
     verify: Literal["full", "pages"] = "full",
+    *,
+    union: bool = False,
 ) -> "CompactRun":
     from compaction_platform.compact.plan import Policy
     from compaction_platform.compact.run import CompactRun, Directory
@@ -187,6 +201,8 @@ def _compact_run(
 
     settings = load_settings()
     policy = Policy.for_target((target_mb or DEFAULT_TARGET_MB) * MB)
+    if union:
+        policy = dataclasses.replace(policy, unify="columns")
 
     def spread() -> Spread:
         if until_done is None:

@@ -12,6 +12,7 @@ from compaction_platform.compact.layout import Layout
 from compaction_platform.compact.plan import Policy
 from compaction_platform.compact.run import Directory
 from compaction_platform.compact.schedules import compact_schedule
+from compaction_platform.compact.schema_groups import Unify
 from compaction_platform.compact.sensors import late_files_sensor
 from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, as_timedelta
 from compaction_platform.lake.file_sizes import MB
@@ -100,6 +101,14 @@ class CompactedDirectory(Declaration):
             "and of the output, for each output. all: everything. A file that it refuses is set aside."
         ),
     ] = "sample"
+    unify: Annotated[
+        Unify,
+        Field(
+            description="How columns may differ between files that become one. additions: one has columns that the "
+            "other lacks (null there), not the other way round as well. columns: any, as long as half of them are the "
+            "same. What does not go together is left alone, or joined among itself."
+        ),
+    ] = "additions"
     row_group_mb: Annotated[Megabytes, Field(description="Size of row groups, of decoded rows.")] = 64
     compression: Annotated[
         Literal["zstd", "snappy", "lz4", "gzip", "none"],
@@ -150,6 +159,7 @@ class CompactedDirectory(Declaration):
                     small_bytes=target * 3 // 4 if self.small_file_mb is None else self.small_file_mb * MB,
                     min_files=self.min_files,
                     max_files=self.max_files_per_run,
+                    unify=self.unify,
                 ),
                 encoding=Encoding(self.compression, level, self.row_group_mb * MB, tuple(self.sort_by)),
                 originals=self.originals,

@@ -4,6 +4,7 @@ An engine writes into a file that nobody sees yet and compares what is in it wit
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import pyarrow
@@ -11,7 +12,7 @@ import pyarrow.parquet
 
 from compaction_platform.compact import stitching
 from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, described, lineage
+from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, ancestors, content_digest, described
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
 from compaction_platform.compact.written import Verify, Written, digest_of, read_back, require
 from compaction_platform.lake.fingerprint import AnyOrder, InOrder
@@ -96,10 +97,15 @@ def _fitting(inputs: Sequence[Input], schema: pyarrow.Schema) -> Iterator[pyarro
 
 def _description(each: Input, unified: Unified) -> dict[str, Any]:
     """An input as its output lists it, with the metadata in which it differs from the others."""
-    described_as: dict[str, Any] = {"name": each.file.name, "etag": each.file.etag, "size": each.file.size}
+    described_as: dict[str, Any] = {
+        "name": each.file.name,
+        "version": each.file.stamp,
+        "size": each.file.size,
+        "content": content_digest(each.data),
+    }
     footer = each.metadata.metadata or {}
     if INPUTS_KEY in footer:
-        described_as["inputs"] = lineage(footer[INPUTS_KEY])
+        described_as["inputs"] = [astuple(one) for one in ancestors(footer[INPUTS_KEY])]
     keys = carried_over(footer)
     own = {name: value for name, value in keys.items() if name in unified.differing}
     if own:

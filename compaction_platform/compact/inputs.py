@@ -35,15 +35,26 @@ class Unusable(CompactionError):
 
 
 # Whatever pyarrow may say about a file that is not what it seems.
-UNREADABLE = (
+UNREADABLE: tuple[type[Exception], ...] = (
     Unusable,
     ThriftInvalid,
     pyarrow.ArrowException,
     OSError,
     ValueError,
     NotImplementedError,
-    MemoryError,
 )
+
+
+UNREADABLE_OR_TOO_LARGE: tuple[type[Exception], ...] = (*UNREADABLE, MemoryError)
+
+
+def refuse_exhaustion(error: Exception) -> None:
+    """Raise the error again if it tells of this machine (no memory, no space, no more open files), not of a file.
+
+    What Arrow says of a damaged file are OSErrors, too, but without a number of the system.
+    """
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno is not None):
+        raise error
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.compact import engines
-from compaction_platform.compact.inputs import UNREADABLE, Input, Unusable
+from compaction_platform.compact.inputs import UNREADABLE, UNREADABLE_OR_TOO_LARGE, Input, Unusable, refuse_exhaustion
+from compaction_platform.compact.schema_groups import Unify, grouped
 from compaction_platform.compact.schemas import Unified, fitted
 from compaction_platform.compact.second_look import refused_inputs, require_output
 from compaction_platform.compact.written import Verify, Written
@@ -35,6 +36,7 @@ class Joined:
 
     inputs: tuple[Input, ...]
     set_aside: Mapping[str, str]
+    passed_over: Mapping[str, str] = field(default_factory=dict)  # for this run only, and why
     written: Written | None = None  # None: too few could be part of it
     file: Spool | None = None
 
@@ -47,6 +49,7 @@ class How:
     verify: Verify = "full"
     exactly: bool = False
     second_reader: Extent = "sample"
+    unify: Unify = "additions"
 
     def encoding_for(self, first: Input) -> Encoding:
         return (
@@ -54,10 +57,27 @@ class How:
         )
 
 
+def groups_of(inputs: Sequence[Input], how: How) -> list[list[Input]]:
+    """Inputs whose columns go together. What cannot be read at all is looked at with the largest group."""
+    columns: dict[str, list[str]] = {}
+    unread: list[Input] = []
+    for each in inputs:
+        try:
+            columns[each.file.key] = each.schema.names
+        except UNREADABLE_OR_TOO_LARGE:
+            unread.append(each)
+    by_key = {each.file.key: each for each in inputs}
+    groups = [[by_key[key] for key in keys] for keys in grouped(columns, how.unify)] or ([[]] if unread else [])
+    if unread:
+        groups[0] = sorted([*groups[0], *unread], key=lambda each: each.file)
+    return groups
+
+
 @contextmanager
 def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Iterator[Joined]:
     """One file of as many of these inputs as go together, for as long as the context lasts."""
     usable, unified, set_aside = _going_together(inputs, how.exactly)
+    passed_over: dict[str, str] = {}
     while len(usable) >= fewest:
         with tempfile.TemporaryDirectory(prefix="compaction-join-") as place, Spool(Path(place) / "output") as spool:
             second = Stopwatch()
@@ -75,12 +95,15 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
                 with second:
                     require_output(spool.path, Input(usable[0].file, spool.mapped()), how.second_reader, called)
                 written = replace(written, proof_seconds=written.proof_seconds + second.seconds)
-            except UNREADABLE as failed:
-                bad = _unreadable(usable, unified.schema)
-                if not bad:
+            except UNREADABLE_OR_TOO_LARGE as failed:
+                bad, too_large = _unreadable(usable, unified.schema)
+                if not bad and not too_large:
+                    refuse_exhaustion(failed)
                     raise CompactionError(f"{called}: {in_one_line(failed)}") from failed
+                passed_over |= too_large
+                left_out = bad.keys() | too_large.keys()
                 usable, unified, apart = _going_together(
-                    [each for each in usable if each.file.key not in bad], how.exactly
+                    [each for each in usable if each.file.key not in left_out], how.exactly
                 )
                 set_aside = {**set_aside, **bad, **apart}
                 continue
@@ -88,9 +111,9 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
                 set_aside = {**set_aside, **{each.file.key: CHANGED for each in usable}}
                 usable = []
                 break
-            yield Joined(tuple(usable), set_aside, written, spool)
+            yield Joined(tuple(usable), set_aside, passed_over, written, spool)
             return
-    yield Joined(tuple(usable), set_aside)
+    yield Joined(tuple(usable), set_aside, passed_over)
 
 
 def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input], Unified, dict[str, str]]:
@@ -103,6 +126,7 @@ def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input]
             each.judge()
             sound.append(each)
         except UNREADABLE as reason:
+            refuse_exhaustion(reason)
             apart[each.file.key] = in_one_line(reason)
     kinds = {each.file.key: kind_of(each) if exactly else _roughly(each) for each in sound}
     often: Counter[Any] = Counter(kinds.values())
@@ -176,16 +200,23 @@ def _is_changed(before: Input, written: pyarrow.Buffer) -> bool:
     )
 
 
-def _unreadable(inputs: Sequence[Input], schema: pyarrow.Schema) -> dict[str, str]:
-    """Decode every file by itself, to find out which of them cannot be, or does not fit the others."""
+def _unreadable(inputs: Sequence[Input], schema: pyarrow.Schema) -> tuple[dict[str, str], dict[str, str]]:
+    """Decode every file by itself: which of them cannot be decoded, or do not fit the others, and which want more
+    memory than there is. (A damaged one may claim any amount; a sound one is read when there is more.)"""
     bad: dict[str, str] = {}
+    too_large: dict[str, str] = {}
     for each in inputs:
         try:
             for batch in each.decoded():
                 fitted(batch, schema)
+        except MemoryError as reason:
+            too_large[each.file.key] = (
+                f"memory ran out while it was read; the next run tries again ({in_one_line(reason)})"
+            )
         except UNREADABLE as reason:
+            refuse_exhaustion(reason)
             bad[each.file.key] = in_one_line(reason)
-    return bad
+    return bad, too_large
 
 
 def in_one_line(error: BaseException) -> str:

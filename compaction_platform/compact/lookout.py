@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.nothing_gained import NothingGained
 from compaction_platform.compact.outputs import listed
 from compaction_platform.compact.plan import OWN_NAME, Policy, digest_of
 from compaction_platform.compact.run import LISTINGS_AT_ONCE, CompactRun
@@ -28,7 +29,10 @@ class Found:
 
 def look(dataset: Dataset, run: CompactRun, partitions: Sequence[str], settled: Mapping[str, str]) -> Found:
     """`settled` is what an earlier look has found: it need not be looked at closely again."""
+    if partitions:
+        run.require_no_list(dataset.prefixes(partitions))
     apart = SetAside(run.target).known() if partitions else {}
+    hopeless = NothingGained(run.target).known() if partitions else frozenset()
     began = time.monotonic()
     due: dict[str, str] = {}
     nothing_to_do: dict[str, str] = {}
@@ -42,7 +46,7 @@ def look(dataset: Dataset, run: CompactRun, partitions: Sequence[str], settled: 
         digest = digest_of(_all_that_matters(run, prefix, files, apart))[:DIGEST_LENGTH]
         if settled.get(partition) == digest:
             return partition, digest, False
-        plan = run.survey(prefix, files, apart).plan
+        plan = run.survey(prefix, files, apart, hopeless).plan
         if plan.is_empty and plan.conflicts:
             return None  # no run can do anything about it now, but it is not settled
         return partition, digest, bool(not plan.is_empty or plan.unsettled)

@@ -4,15 +4,18 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow
 import pyarrow.parquet
+import xxhash
+from typing_extensions import Buffer
 
-from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.listed import Ancestor, Listed, Version
 from compaction_platform.compact.plan import OWN_NAME
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects, StoredObject
+from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects, StoredObject, StoreRefused
 
 INPUTS_KEY = b"compaction.inputs"
 ROWS_KEY = b"compaction.rows"
@@ -27,14 +30,19 @@ class OutputUnreadable(CompactionError):
 class Told:
     """What compacted files say about themselves."""
 
-    inputs: Mapping[str, tuple[Version, ...]]  # by key: what went into each
+    ancestors: Mapping[str, tuple[Ancestor, ...]]  # by key: what went into each
     untold: Mapping[str, str]  # by key: why it does not say
 
+    @cached_property
+    def inputs(self) -> dict[str, tuple[Version, ...]]:
+        """The versions that went into each, by key."""
+        return {key: tuple(one.version for one in some) for key, some in self.ancestors.items()}
 
-def inputs_of(store: Objects, file: Listed) -> tuple[Version, ...] | None:
-    """The versions that went into a compacted file; None if it is gone meanwhile."""
+
+def ancestors_of(store: Objects, file: Listed) -> tuple[Ancestor, ...] | None:
+    """What went into a compacted file; None if it is gone meanwhile."""
     footer = footer_of(store, file)
-    return None if footer is None else inputs_told(footer)
+    return None if footer is None else ancestors_told(footer)
 
 
 def footer_of(store: Objects, file: Listed) -> pyarrow.parquet.FileMetaData | None:
@@ -49,8 +57,12 @@ def footer_of(store: Objects, file: Listed) -> pyarrow.parquet.FileMetaData | No
 
 
 def inputs_told(footer: pyarrow.parquet.FileMetaData) -> tuple[Version, ...]:
+    return tuple(one.version for one in ancestors_told(footer))
+
+
+def ancestors_told(footer: pyarrow.parquet.FileMetaData) -> tuple[Ancestor, ...]:
     try:
-        return lineage((footer.metadata or {})[INPUTS_KEY])
+        return ancestors((footer.metadata or {})[INPUTS_KEY])
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(error) from error
 
@@ -62,21 +74,26 @@ def _unreadable(error: Exception) -> OutputUnreadable:
     )
 
 
-def lineage(described_inputs: bytes) -> tuple[Version, ...]:
-    """All versions whose rows are in a compacted file: its inputs, and what those were made of."""
-    found: list[Version] = []
+def ancestors(described_inputs: bytes) -> tuple[Ancestor, ...]:
+    """All files whose rows are in a compacted one: its inputs, and what those were made of."""
+    found: list[Ancestor] = []
     for each in json.loads(described_inputs):
-        found.append((each["name"], each["etag"]))
-        found += [(name, etag) for name, etag in each.get("inputs", ())]
+        found.append(Ancestor(each["name"], each["version"], each["size"], each["content"]))
+        found += [Ancestor(*one) for one in each.get("inputs", ())]
     return tuple(found)
+
+
+def content_digest(data: Buffer) -> str:
+    """A digest of the bytes of a file, by which a copy of it is recognised."""
+    return xxhash.xxh3_64_hexdigest(memoryview(data).cast("B"))
 
 
 def told_inputs(store: Objects, files: Iterable[Listed]) -> Told:
     """What the compacted files among these say."""
 
-    def ask(file: Listed) -> tuple[Version, ...] | str | None:
+    def ask(file: Listed) -> tuple[Ancestor, ...] | str | None:
         try:
-            return inputs_of(store, file)
+            return ancestors_of(store, file)
         except OutputUnreadable as untold:
             return str(untold)
 
@@ -99,6 +116,11 @@ def in_directory(store: Objects, directory: str) -> list[Listed]:
 
 
 def _listed(stored: StoredObject) -> Listed:
+    if not stored.etag:
+        raise StoreRefused(
+            f"the store tells no etag of {stored.key}: a file that is replaced could not be told from the one that was "
+            "read. Nothing was done."
+        )
     return Listed(stored.key, stored.size, stored.etag, stored.last_modified)
 
 

@@ -12,6 +12,7 @@ from datetime import datetime
 
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.reconcile import Decision, is_settled, reconcile
+from compaction_platform.compact.schema_groups import Unify
 from compaction_platform.lake.file_sizes import MB
 
 LONGEST_STEM = 120
@@ -32,6 +33,12 @@ UNSETTLED = "its rows are in a file that another run has just made"
 RELEASED = "for the next run: a compacted file with its rows, which others have too, is removed first"
 SHARED = "it has inputs in common with another compacted file, or one was replaced: rows are there twice"
 CONTESTED = "two compacted files share inputs: see the conflicts"
+COPIED = "a copy of a file whose rows are in a compacted one: see the conflicts"
+RESTORED = (
+    "files beside it are copies of what went into it: a state that was copied or restored before it was finished, or "
+    "files that were delivered again. If they are copies, delete them; if they are new data, rename them"
+)
+NOT_ALIKE = "no two of them have columns that go together; `--union` (unify: columns) joins more"
 UNTOLD = "beside a file that is named like a compacted one but does not say what it is made of: see the conflicts"
 
 
@@ -44,6 +51,7 @@ class Policy:
     small_bytes: int = 96 * MB
     min_files: int = 2
     max_files: int | None = None  # that one run may take
+    unify: Unify = "additions"  # how columns may differ between files that become one
 
     @classmethod
     def for_target(cls, target_bytes: int, min_files: int = 2) -> "Policy":
@@ -87,6 +95,11 @@ class Bin:
 
     def without(self, keys: Set[str]) -> "Bin":
         return replace(self, inputs=tuple(file for file in self.inputs if file.key not in keys))
+
+
+def mark_of(each: Bin, unify: Unify) -> str:
+    """Tells a bin from every other, and from the same files when more may differ between them."""
+    return digest_of([*(file.version for file in each.inputs), ("unify", unify)])
 
 
 def digest_of(versions: Iterable[Version]) -> str:
@@ -162,6 +175,8 @@ class State:
     now: datetime | None = None  # by the store's clock, if it matters
     young_after: datetime | None = None  # files that changed later are left for the next run
     decided: Mapping[str, Decision] = field(default_factory=dict)  # compacted files in doubt: kept, or withdrawn
+    copied: Mapping[str, str] = field(default_factory=dict)  # copies of inputs, by key: the file that has their rows
+    nothing_gained: Set[str] = frozenset()  # marks of bins of which nothing could be made
 
 
 def make_plan(listing: Iterable[Listed], policy: Policy, states: Mapping[str, State] | None = None) -> Plan:
@@ -210,7 +225,10 @@ def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowe
             (own if is_own(file, policy) and state.target is None else new).append(file)
         reasons[file.key] = reason or (DONE if is_own(file, policy) else TOO_FEW)
     fewest = max(2, policy.min_files) if state.target is None else 1
-    taken, later = _at_most(bins(new, own, policy, fewest), fewest, allowed)
+    possible = bins(new, own, policy, fewest)
+    hopeless = [each for each in possible if mark_of(each, policy.unify) in state.nothing_gained]
+    reasons |= {file.key: NOT_ALIKE for each in hopeless for file in each.inputs}
+    taken, later = _at_most([each for each in possible if each not in hopeless], fewest, allowed)
     reasons |= {file.key: LATER for file in later}
     for each in taken:
         for file in each.inputs:
@@ -240,7 +258,8 @@ def _reconciled(files: Sequence[Listed], state: State) -> _Found:
     """What compacted files, here and in the target, tell about these."""
     here = reconcile(files, state.outputs, now=state.now, decided=state.decided)
     left_alone = {**dict.fromkeys(here.unsettled, UNSETTLED), **dict.fromkeys(here.contested, CONTESTED)}
-    conflicts = dict.fromkeys(here.conflicts, SHARED)
+    conflicts = dict.fromkeys(here.conflicts, SHARED) | dict.fromkeys(state.copied.values(), RESTORED)
+    left_alone |= dict.fromkeys(state.copied, COPIED) | dict.fromkeys(state.copied.values(), CONTESTED)
     superseded, surplus = here.superseded, here.surplus
     left_alone |= _inputs_of(surplus, state.outputs, files)
     if state.target is not None:

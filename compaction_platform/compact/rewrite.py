@@ -5,18 +5,18 @@ whatever dies afterwards, the next run knows what is left to do. Doing a bin twi
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.compact.decisions import Decisions
-from compaction_platform.compact.inputs import fetch
-from compaction_platform.compact.joining import How, joined
+from compaction_platform.compact.inputs import Input, fetch
+from compaction_platform.compact.joining import How, groups_of, joined
 from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
-from compaction_platform.compact.plan import Bin
+from compaction_platform.compact.plan import NOT_ALIKE, Bin
 from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import InOrder
@@ -46,6 +46,7 @@ class Rewritten:
     changed: Mapping[str, str] = field(default_factory=dict)
     not_removed: Mapping[str, str] = field(default_factory=dict)
     is_somebody_elses: bool = False
+    beside: tuple["Rewritten", ...] = ()  # of other files of the same bin, whose columns do not go together with these
     seconds: float = 0.0
     proof_seconds: float = 0.0  # of those
 
@@ -61,14 +62,21 @@ class Rewrite:
     settled: frozenset[str] = frozenset()  # compacted files that have nothing in common with this run's bins
 
     def __call__(self, planned: Bin) -> Rewritten:
-        began = time.monotonic()
         fetched = fetch(self.source, planned.inputs)
+        groups = groups_of(fetched.inputs, self.how)
+        first, *others = [self._made_of(planned, some, alone=len(groups) == 1) for some in groups or [[]]]
+        return replace(first, changed={**fetched.changed, **first.changed}, beside=tuple(others))
+
+    def _made_of(self, planned: Bin, inputs: Sequence[Input], *, alone: bool) -> Rewritten:
+        """One file of those inputs of a bin that go together. `alone`: these are all of the bin."""
+        began = time.monotonic()
         fewest = 2 if self.source.uri == self.target.uri else 1
-        with joined(fetched.inputs, self.how, fewest, planned.output) as found:
+        with joined(inputs, self.how, fewest, planned.output) as found:
             made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in found.inputs})
-            result = Rewritten(made_of, set_aside=found.set_aside, changed=fetched.changed)
+            result = Rewritten(made_of, set_aside=found.set_aside, changed=found.passed_over)
             if found.written is None or found.file is None:
-                return replace(result, made_of=planned, reason="too few files are left that could become one")
+                too_few = "too few files are left that could become one" if alone else NOT_ALIKE
+                return replace(result, made_of=planned, reason=too_few)
             size = found.file.size
             made_of = self._with_free_name(made_of)
             is_ours = self._commit(made_of, found.file)

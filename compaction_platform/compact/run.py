@@ -3,18 +3,22 @@
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
 from compaction_platform.compact import reconcile
+from compaction_platform.compact.column_survey import ColumnSurvey, survey_columns
+from compaction_platform.compact.copies import copies_of_inputs
 from compaction_platform.compact.decisions import Decisions
 from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.nothing_gained import NothingGained
 from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, empty_trash
 from compaction_platform.compact.outputs import Told, listed, told_inputs
+from compaction_platform.compact.own_lists import list_above, lists_in, refusal, refuse_listed
 from compaction_platform.compact.plan import Bin, Plan, Policy, State, Target, by_directory, make_plan, together
 from compaction_platform.compact.reconcile import Decision, in_doubt
 from compaction_platform.compact.report import Report, Survey
@@ -52,6 +56,12 @@ class Directory:
 
 
 @dataclass(frozen=True)
+class _Targets:
+    directories: Mapping[str, Target]
+    told: Told
+
+
+@dataclass(frozen=True)
 class CompactRun:
     """What a run works with. `spread` is called only when there is something to do, `progress` with the bytes of the
     plan and those that are done."""
@@ -83,49 +93,78 @@ class CompactRun:
 
     def plan(self, prefixes: Sequence[str] = ("",)) -> tuple[Survey, ...]:
         """What would be done below these prefixes. Nothing is changed."""
+        self.require_no_list(prefixes)
         policy = self.directory.policy
         surveys: list[Survey] = []
         apart = SetAside(self.target).known() if prefixes else {}
+        hopeless = NothingGained(self.target).known() if prefixes else frozenset()
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
             for prefix, files in zip(prefixes, pool.map(self.listed, prefixes), strict=True):
-                survey = self.survey(prefix, files, apart, policy)
+                survey = self.survey(prefix, files, apart, hopeless, policy)
                 surveys.append(survey)
                 if policy.max_files is not None:
                     policy = replace(policy, max_files=policy.max_files - survey.plan.inputs)
         return tuple(surveys)
 
+    def columns_of(self, surveys: Sequence[Survey]) -> ColumnSurvey:
+        """What the bins of a plan would unify. It reads the footers of their files."""
+        bins = [each for survey in surveys for each in survey.plan.bins]
+        return survey_columns(self.source, bins, self.directory.policy.unify)
+
     def listed(self, prefix: str) -> list[Listed]:
-        return [file for file in listed(self.source, prefix) if not file.is_hidden]
+        """The files below a prefix. Raises KeptByAList if something there lists some of them by name."""
+        everything = list(listed(self.source, prefix))
+        refuse_listed(self.directory.uri, lists_in(file.key for file in everything))
+        return [file for file in everything if not file.is_hidden]
+
+    def require_no_list(self, prefixes: Sequence[str]) -> None:
+        """Raise KeptByAList if the files of this directory are listed by name at it or above it."""
+        for uri in filter(None, (self.directory.uri, self.directory.target_uri)):
+            if found := list_above(uri, prefixes, self.settings):
+                raise refusal(*found)
 
     def survey(
-        self, prefix: str, files: Sequence[Listed], apart: Mapping[str, Iterable[Version]], policy: Policy | None = None
+        self,
+        prefix: str,
+        files: Sequence[Listed],
+        apart: Mapping[str, Iterable[Version]],
+        hopeless: Set[str],
+        policy: Policy | None = None,
     ) -> Survey:
-        """What is to be done with these files; `apart` by directory: what was set aside."""
+        """What is to be done with these files; `apart` by directory: what was set aside; `hopeless`: marks of bins of
+        which nothing could be made."""
         told = told_inputs(self.source, files)
         targets = self._targets(prefix)
         now = functools.cache(self.now)
         here = by_directory(files)
+        holders = told if targets is None else targets.told
+        copied = copies_of_inputs(self.source, files, holders.ancestors)
         states = {
-            name: self._state(
-                here.get(name, []),
-                told,
-                None if targets is None else targets.get(name, Target()),
-                frozenset(apart.get(name, ())),
-                now,
+            name: replace(
+                self._state(
+                    here.get(name, []),
+                    told,
+                    None if targets is None else targets.directories.get(name, Target()),
+                    frozenset(apart.get(name, ())),
+                    now,
+                ),
+                copied={file.key: copied[file.key] for file in here.get(name, []) if file.key in copied},
+                nothing_gained=hopeless,
             )
-            for name in {*here, *(targets or {})}
+            for name in {*here, *(targets.directories if targets else {})}
         }
         plan = make_plan(files, policy or self.directory.policy, states)
-        known = {*told.inputs, *(key for target in (targets or {}).values() for key in target.outputs)}
+        known = {*told.inputs, *(targets.told.inputs if targets else {})}
         return Survey(prefix, plan, Sizes.of(file.size for file in files), frozenset(known))
 
-    def _targets(self, prefix: str) -> dict[str, Target] | None:
-        """By directory: compacted files at the place they go to, if that is another one."""
+    def _targets(self, prefix: str) -> "_Targets | None":
+        """Compacted files at the place they go to, if that is another one."""
         if self.directory.target_uri is None:
             return None
         files = [file for file in listed(self.target, prefix) if not file.is_hidden]
         told = told_inputs(self.target, files)
-        return {name: Target(tuple(inside), *_told_by(inside, told)) for name, inside in by_directory(files).items()}
+        found = {name: Target(tuple(inside), *_told_by(inside, told)) for name, inside in by_directory(files).items()}
+        return _Targets(found, told)
 
     def _decided(self, files: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> dict[str, Decision]:
         doubtful = in_doubt(files, outputs)
@@ -207,20 +246,26 @@ class CompactRun:
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
         directory = self.directory
-        how = How(directory.encoding, directory.verify, directory.exactly, directory.second_reader)
+        how = How(
+            directory.encoding, directory.verify, directory.exactly, directory.second_reader, directory.policy.unify
+        )
         rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
         finished = 0
+        hopeless: list[Bin] = []
         told: set[Ways] = set()
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:
                 failed[outcome.item.output] = outcome.error or ""
                 self.say(f"{outcome.item.output}: {outcome.error}")
             else:
-                done.append(outcome.value)
-                self._tell(outcome.value, len(done), len(plan.bins))
-                self._tell_columns(outcome.value, told)
+                for result in (outcome.value, *outcome.value.beside):
+                    done.append(result)
+                    self._tell(result, len(done), len(plan.bins))
+                    self._tell_columns(result, told)
+                hopeless += _left_over(outcome.item, outcome.value)
             finished += outcome.item.size
             self.progress(plan.input_bytes, finished)
+        NothingGained(self.target).remember(hopeless, self.directory.policy.unify)
         return done, failed
 
     def _removal(self, *, needed: bool) -> Removal:
@@ -301,6 +346,16 @@ def _told_by(files: Iterable[Listed], told: Told) -> tuple[dict[str, tuple[Versi
         {key: told.inputs[key] for key in keys if key in told.inputs},
         {key: told.untold[key] for key in keys if key in told.untold},
     )
+
+
+def _left_over(planned: Bin, made: Rewritten) -> list[Bin]:
+    """The files of a bin that do not go together with any other: the bin that the next plan would make of them."""
+    results = (made, *made.beside)
+    if any(each.is_somebody_elses or each.changed for each in results):
+        return []  # the next run tries again
+    gone = {file.key for each in results if each.output for file in each.made_of.inputs}
+    rest = planned.without(gone.union(*(each.set_aside for each in results)))
+    return [rest] if rest.inputs else []
 
 
 def _size(each: Bin) -> int:

@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from compaction_platform.compact.inputs import UNREADABLE, Input
+from compaction_platform.compact.inputs import UNREADABLE, Input, refuse_exhaustion
 from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.lake.second_reader import (
     Extent,
@@ -34,7 +34,10 @@ def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: 
                 require_agreement(connection, path, each.opened, Rows.chosen(each.metadata, extent, seed))
             except (SecondReaderRefused, ReadersDisagree) as reason:
                 refused[each.file.key] = f"{reason}. Joined with others, it could make their rows unreadable."
-            except (NotJudged, *UNREADABLE):
+            except NotJudged:
+                continue
+            except UNREADABLE as error:
+                refuse_exhaustion(error)
                 continue  # what Arrow does not read is found, and told, when it is joined
             finally:
                 path.unlink()

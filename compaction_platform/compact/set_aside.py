@@ -24,8 +24,8 @@ class SetAside:
 
     def remember(self, files: Mapping[Listed, str]) -> None:
         for file, reason in files.items():
-            note = {"key": file.key, "etag": file.etag, "size": file.size, "reason": reason}
-            self.store.write(f"{PLACE}/{_name(file.key, file.etag)}.json", json.dumps(note).encode())
+            note = {"key": file.key, "version": file.stamp, "size": file.size, "reason": reason}
+            self.store.write(f"{PLACE}/{_name(file.key, file.stamp)}.json", json.dumps(note).encode())
 
     def notes(self) -> list[dict[str, str]]:
         keys = [stored.key for stored in self.store.list(PLACE)]
@@ -37,7 +37,7 @@ class SetAside:
         found: dict[str, set[Version]] = {}
         for note in self.notes():
             directory, _, name = note["key"].rpartition("/")
-            found.setdefault(directory, set()).add((name, note["etag"]))
+            found.setdefault(directory, set()).add((name, note["version"]))
         return found
 
     def _note(self, key: str) -> dict[str, str] | None:
@@ -48,5 +48,5 @@ class SetAside:
         return note
 
 
-def _name(key: str, etag: str) -> str:
-    return hashlib.sha256(f"{key}\n{etag}".encode()).hexdigest()[:32]
+def _name(key: str, stamp: str) -> str:
+    return hashlib.sha256(f"{key}\n{stamp}".encode()).hexdigest()[:32]

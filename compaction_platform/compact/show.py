@@ -5,14 +5,17 @@ from typing import Any
 
 from rich.table import Table
 
+from compaction_platform.compact.column_survey import ColumnGroup, ColumnSurvey
 from compaction_platform.compact.plan import Plan, together
 from compaction_platform.compact.report import Report, Survey, total_of
 from compaction_platform.lake.file_sizes import MB, Sizes
 
 SHOWN_BINS = 20
+SHOWN_COLUMNS = 8
 
 
-def plan_as_json(surveys: Sequence[Survey]) -> dict[str, Any]:
+def plan_as_json(surveys: Sequence[Survey], columns: ColumnSurvey | None = None) -> dict[str, Any]:
+    columns = columns or ColumnSurvey()
     plan, before = together([survey.plan for survey in surveys]), total_of(surveys)
     return {
         "directories": plan.directories,
@@ -22,7 +25,12 @@ def plan_as_json(surveys: Sequence[Survey]) -> dict[str, Any]:
         "bytes_to_compact": plan.input_bytes,
         "files_after": _files_after(plan, before),
         "bins": [
-            {"output": each.output, "bytes": each.size, "inputs": [file.key for file in each.inputs]}
+            {
+                "output": each.output,
+                "bytes": each.size,
+                "inputs": [file.key for file in each.inputs],
+                "columns": [_columns_as_json(group) for group in columns.groups.get(each.output, ())],
+            }
             for each in plan.bins
         ],
         "left_alone": {
@@ -33,6 +41,10 @@ def plan_as_json(surveys: Sequence[Survey]) -> dict[str, Any]:
         "surplus": [file.key for file in plan.surplus],
         "conflicts": dict(plan.conflicts),
     }
+
+
+def _columns_as_json(group: ColumnGroup) -> dict[str, Any]:
+    return {"files": list(group.files), "columns": group.columns, "lacking": dict(group.lacking)}
 
 
 def report_as_json(report: Report) -> dict[str, Any]:
@@ -62,7 +74,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def plan_as_table(surveys: Sequence[Survey]) -> Table:
+def plan_as_table(surveys: Sequence[Survey], columns: ColumnSurvey | None = None) -> Table:
     plan, before = together([survey.plan for survey in surveys]), total_of(surveys)
     after = _files_after(plan, before)
     table = Table(
@@ -74,6 +86,11 @@ def plan_as_table(surveys: Sequence[Survey]) -> Table:
         rest = plan.bins[SHOWN_BINS:]
         files, size = sum(len(each.inputs) for each in rest), sum(each.size for each in rest)
         table.add_row(f"become {len(rest):,} more", f"{files:,}", _mb(size), "")
+    for output, groups in (columns or ColumnSurvey()).differing.items():
+        for number, group in enumerate(groups, start=1):
+            table.add_row(*_columns_row(output, group, number, len(groups)))
+    if columns and columns.not_looked_at:
+        table.add_row("columns", f"{columns.not_looked_at:,}", "", "not looked at: too many files for one plan")
     if plan.superseded:
         size = sum(file.size for file in plan.superseded)
         table.add_row("removed", f"{len(plan.superseded):,}", _mb(size), "their rows are in a compacted file already")
@@ -84,6 +101,20 @@ def plan_as_table(surveys: Sequence[Survey]) -> Table:
     for reason, some in sorted(plan.left_alone.items()):
         table.add_row("left alone", f"{some.files:,}", _mb(some.bytes), f"{reason} (e.g. {some.examples[0]})")
     return table
+
+
+def _columns_row(output: str, group: ColumnGroup, number: int, count: int) -> tuple[str, str, str, str]:
+    """What is special about the columns of files that become one."""
+    what = "columns differ" if count > 1 else "columns added"
+    lacking = ", ".join(f"{name} (null in {files:,})" for name, files in list(group.lacking.items())[:SHOWN_COLUMNS])
+    more = f" and {len(group.lacking) - SHOWN_COLUMNS} more" if len(group.lacking) > SHOWN_COLUMNS else ""
+    told = [output]
+    if count > 1:
+        joined = "become one" if len(group.files) > 1 else "stays as it is"
+        told.append(f"group {number} of {count}, {group.columns} columns, {joined}: {group.files[0]} …")
+    if lacking:
+        told.append(f"unified: {lacking}{more}")
+    return what, f"{len(group.files):,}", "", "; ".join(told)
 
 
 def report_as_table(report: Report) -> Table:

@@ -138,6 +138,16 @@ def _by_duckdb(
         raise NotJudged(f"DuckDB does not know its schema: {first_line(unknown)}") from unknown
 
 
+def require_no_exhaustion(error: Exception) -> None:
+    """Raise NotJudged if the error tells of this machine (no memory, no space, no more open files), not of a file."""
+    import duckdb
+
+    text = str(error)
+    exhausted = ("No space left", "Too many open files", "Out of Memory", "out of memory", "Disk quota")
+    if isinstance(error, duckdb.OutOfMemoryException | MemoryError) or any(each in text for each in exhausted):
+        raise NotJudged(f"the second reader had not enough room: {first_line(error)}") from error
+
+
 def comparable(expression: str, kind: str) -> str:
     """A column as SQL that Arrow receives in the type that Parquet has: DuckDB hands out UUIDs as text."""
     return f"unhex(replace({expression}::VARCHAR, '-', ''))" if kind == "UUID" else expression
@@ -149,6 +159,7 @@ def _duckdb_batches(stream: pyarrow.RecordBatchReader) -> Iterator[pyarrow.Recor
     try:
         yield from stream
     except (duckdb.Error, pyarrow.ArrowException, OSError) as refused:
+        require_no_exhaustion(refused)
         raise SecondReaderRefused(f"DuckDB does not read it: {first_line(refused)}") from refused
 
 

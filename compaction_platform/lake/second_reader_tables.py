@@ -42,6 +42,7 @@ from compaction_platform.lake.second_reader import (
     in_type,
     quoted_name,
     quoted_text,
+    require_no_exhaustion,
 )
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class TableReader:
         except (duckdb.NotImplementedException, duckdb.BinderException, pyarrow.ArrowNotImplementedError) as unknown:
             raise NotJudged(f"{file.location}: DuckDB does not know its columns: {first_line(unknown)}") from unknown
         except (duckdb.Error, pyarrow.ArrowException, OSError, ValueError) as refused:
+            require_no_exhaustion(refused)
             raise SecondReaderRefused(f"{file.location}: DuckDB does not read it: {first_line(refused)}") from refused
 
     def _query(self, file: LocalFile, schema: "Schema") -> str:

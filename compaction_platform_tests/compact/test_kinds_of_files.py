@@ -13,12 +13,15 @@ from pyarrow.parquet import encryption
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import INPUTS_KEY
+from compaction_platform.compact.plan import Policy
 from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit
 
 
 # ---------------------------------------------------------------- schemas
+
+ANY_COLUMNS = Policy(unify="columns")
 
 
 def test_columns_that_come_and_go_change_places_or_grow_wider(yard: Yard) -> None:
@@ -29,7 +32,7 @@ def test_columns_that_come_and_go_change_places_or_grow_wider(yard: Yard) -> Non
         "3.parquet",
         pyarrow.table({"a": pyarrow.array([None], pyarrow.null()), "c": pyarrow.array([2.5], pyarrow.float32())}),
     )
-    yard.compact()
+    yard.compact(policy=ANY_COLUMNS)
     (output,) = yard.files()
     assert yard.content()[""] == [
         {"a": 1, "b": "x", "c": None},
@@ -79,7 +82,7 @@ def test_field_ids_survive_and_are_not_mixed_up(yard: Yard) -> None:
     yard.put("0.parquet", with_ids(pyarrow.table({"a": [1], "b": [2]}), 7, 9))
     yard.put("1.parquet", with_ids(pyarrow.table({"a": [3], "b": [4]}), 7, 9))
     yard.put("2.parquet", with_ids(pyarrow.table({"c": [5], "b": [6]}), 7, 9))
-    report = yard.compact()
+    report = yard.compact(policy=ANY_COLUMNS)
     assert "has the field id of a in the others" in report.set_aside["2.parquet"]
     (output,) = yard.outputs()
     schema = yard.metadata(output).schema.to_arrow_schema()
@@ -126,7 +129,7 @@ def test_thousands_of_columns(yard: Yard) -> None:
     wide = {f"column_{number:04d}": pyarrow.array([number, None, -number]) for number in range(3000)}
     for number in range(3):
         yard.put(f"{number}.parquet", pyarrow.table({**wide, f"only_{number}": ["a", "b", "c"]}))
-    report = yard.compact()
+    report = yard.compact(policy=ANY_COLUMNS)
     assert report.failed == {}
     (output,) = yard.outputs()
     table = pyarrow.parquet.read_table(pyarrow.BufferReader(bytes(yard.store.read(output))))

@@ -135,7 +135,7 @@ class Swap:
 
     def _why_not_whole(self, manifest: Manifest) -> str | None:
         """Whether exactly the published files are at the new location, and it is not being removed."""
-        there = {file.version for file in self.places.look(manifest.location).data}
+        there = {(file.name, file.etag) for file in self.places.look(manifest.location).data}
         if wrong := there ^ {(each.name, each.etag) for each in manifest.outputs}:
             return f"{manifest.location}/{min(wrong)[0]} is gone, changed, or was not made by this run"
         try:

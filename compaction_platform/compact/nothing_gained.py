@@ -1,0 +1,24 @@
+"""Bins of which nothing could be made, because no two of their files go together: not tried again until they change."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from compaction_platform.compact.plan import Bin, mark_of
+from compaction_platform.compact.schema_groups import Unify
+from compaction_platform.lake.objects import Objects
+
+PLACE = "_compaction/nothing_gained"
+
+
+@dataclass(frozen=True)
+class NothingGained:
+    """The marks of one directory tree."""
+
+    store: Objects
+
+    def known(self) -> frozenset[str]:
+        return frozenset(stored.key.rpartition("/")[2] for stored in self.store.list(PLACE))
+
+    def remember(self, bins: Iterable[Bin], unify: Unify) -> None:
+        for each in bins:
+            self.store.write(f"{PLACE}/{mark_of(each, unify)}", b"no two of these files go together\n")

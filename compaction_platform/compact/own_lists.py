@@ -1,0 +1,149 @@
+"""Refuse directories of files that something else lists by name: to compact them would take away what the list names.
+
+A table format, Spark's streaming writer or another verb of this project keeps such lists beside the files, or above
+them. A list that lies elsewhere (a catalog's data location of its own, a database) cannot be seen from here.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+
+from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.objects import Objects, StoreRefused, local_directory
+from compaction_platform.lake.settings import Settings
+
+AT_ONCE = 16
+LOOKED_AT = 1000  # names in a directory of metadata: one page of a listing
+
+
+class KeptByAList(CompactionError):
+    """Files of this directory are listed by name somewhere. Nothing was done."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of list: how it is recognised, and what is right for its files."""
+
+    name: str
+    pattern: re.Pattern[str]  # of a key; what comes before the match is the root of the listed files
+    place: str  # the directory (with a slash) or file, below the root, in which there is something that matches
+    advice: str
+
+
+KINDS = (
+    Kind(
+        "a Delta Lake table",
+        re.compile(r"(?:^|(?<=/))_delta_log/"),
+        "_delta_log/",
+        "compact it with Delta's own OPTIMIZE",
+    ),
+    Kind(
+        "an Apache Hudi table",
+        re.compile(r"(?:^|(?<=/))\.hoodie/"),
+        ".hoodie/",
+        "compact it with Hudi's own clustering",
+    ),
+    Kind(
+        "the output of a Spark streaming query",
+        re.compile(r"(?:^|(?<=/))_spark_metadata/"),
+        "_spark_metadata/",
+        "Spark reads only the files that _spark_metadata names: write with foreachBatch instead, or `merge` the files "
+        "into a table (MergedTable)",
+    ),
+    Kind(
+        "an Apache Iceberg table",
+        re.compile(r"(?:^|(?<=/))metadata/(?:[^/]*\.metadata\.json|version-hint\.text)$"),
+        "metadata/",
+        "compact it with `compaction maintain` (MaintainedTable)",
+    ),
+    Kind(
+        "an Apache Paimon table",
+        re.compile(r"(?:^|(?<=/))snapshot/(?:LATEST|EARLIEST|snapshot-\d+)$"),
+        "snapshot/",
+        "compact it with Paimon's own compaction",
+    ),
+    Kind(
+        "a cold range of `archive`",
+        re.compile(r"(?:^|(?<=/))_manifest\.json$"),
+        "_manifest.json",
+        "its files are large and proved already; `compaction archive` looks after them (ColdRanges)",
+    ),
+    Kind(
+        "a version of a Glue partition",
+        re.compile(r"(?:^|(?<=/))_compaction\.json$"),
+        "_compaction.json",
+        "compact the table: `compaction compact glue://database/table` (CompactedGlueTable)",
+    ),
+)
+
+
+def lists_in(keys: Iterable[str]) -> dict[str, Kind]:
+    """The roots of listed files below which some of these keys are, with the kind of the list."""
+    found: dict[str, Kind] = {}
+    for key in keys:
+        if "_" not in key and ".hoodie" not in key and "metadata/" not in key and "snapshot/" not in key:
+            continue
+        for kind in KINDS:
+            if match := kind.pattern.search(key):
+                found.setdefault(key[: match.start()].rstrip("/"), kind)
+    return found
+
+
+def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[str, Kind] | None:
+    """The root of listed files that is an address, a directory between it and one of the prefixes, or a directory
+    above it; with the kind of the list."""
+    top, path = _top_of(uri)
+    store = Objects.at(top, settings)
+    steps = [each.split("/") for each in prefixes]
+    inside = {"/".join(parts[:depth]) for parts in steps for depth in range(len(parts))}
+    here = {"/".join(part for part in (path, each) if part) for each in inside | {""}}
+    parts = path.split("/") if path else []
+    above = {"/".join(parts[:depth]) for depth in range(len(parts))}
+    asked = [(directory, kind) for directory in sorted(above | here) for kind in KINDS]
+
+    def is_there(each: tuple[str, Kind]) -> bool:
+        directory, kind = each
+        try:
+            return _is_listed(store, directory, kind)
+        except StoreRefused:
+            if directory in here:
+                raise
+            return False  # a guest need not see what is above
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(is_there, asked))
+    for (directory, kind), there in zip(asked, answers, strict=True):
+        if there:
+            return f"{top.rstrip('/')}/{directory}".rstrip("/"), kind
+    return None
+
+
+def _is_listed(store: Objects, directory: str, kind: Kind) -> bool:
+    key = "/".join(part for part in (directory, kind.place) if part)
+    if not key.endswith("/"):
+        return store.stat(key) is not None
+    found = islice(store.list(key), LOOKED_AT)
+    return any(kind.pattern.search(stored.key) for stored in found)
+
+
+def _top_of(uri: str) -> tuple[str, str]:
+    """The bucket, or the root of the file system, and the path below it."""
+    if uri.startswith("s3://"):
+        bucket, _, path = uri.removeprefix("s3://").partition("/")
+        return f"s3://{bucket}", path.strip("/")
+    return "/", str(local_directory(uri)).strip("/")
+
+
+def refusal(place: str, kind: Kind) -> KeptByAList:
+    return KeptByAList(
+        f"{place} is {kind.name}: it lists its files by name, and would lose those that are joined. Nothing was done; "
+        f"{kind.advice}. If the list is out of use, remove it first."
+    )
+
+
+def refuse_listed(uri: str, roots: Mapping[str, Kind]) -> None:
+    """Raise KeptByAList for the first of these roots below an address."""
+    for root in sorted(roots):
+        raise refusal("/".join(part for part in (uri, root) if part), roots[root])
