@@ -15,7 +15,7 @@ import pyarrow.parquet
 
 from compaction_platform.archive.chain import Dataset
 from compaction_platform.archive.cuts import Cut
-from compaction_platform.archive.hot import ROW_HASH, ROW_UNFIT, select_rows
+from compaction_platform.archive.hot import ROW_HASH, ROW_UNFIT, SEE_ALL_ROWS, select_rows
 from compaction_platform.archive.hot_columns import HotColumn, converted
 from compaction_platform.archive.layout import Place, file_name
 from compaction_platform.archive.manifest import Digest, ManifestFile
@@ -95,6 +95,7 @@ def read_rows(url: str, snapshot: str, chain_id: int, item: CopyItem) -> tuple[p
         connection.cursor() as cursor,
     ):
         cursor.execute("SET client_encoding = 'UTF8'")  # what the driver takes all text for
+        cursor.execute(SEE_ALL_ROWS)
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
         cursor.execute(select_rows(item.dataset, item.columns, chain_id, item.cut.blocks))
