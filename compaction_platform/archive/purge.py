@@ -72,6 +72,7 @@ class PurgeRun(Reach):
     owner: str = ""
 
     def run(self, blocks: BlockRange) -> Purged:
+        self.ownership.require()
         version = self.ledger.live(blocks)
         if version is None:
             raise NotArchived(f"blocks {blocks.key} (end not included) are not archived. Nothing was deleted.")
@@ -89,6 +90,7 @@ class PurgeRun(Reach):
             return Purged(blocks, version.version, why="purged already")
         claim = self.ledger.claim_purge(version, self.owner)
         try:
+            self.ownership.announce("purge", blocks, version.version)
             done = self._purge(claim, version)
             claim.purged(lambda connection: self._require_nothing_left(connection, version))
         except FenceLost:
@@ -174,6 +176,7 @@ class PurgeRun(Reach):
             count, total = connection.execute(statement).fetchone() or (0, 0)
             self._require_same(dataset, file.blocks, expected, Digest(rows=count, sum=str(total)))
             self._record(connection, claim, dataset, [file])
+            self.ownership.require()
         return int(count)
 
     def _expected(
@@ -235,8 +238,11 @@ class PurgeRun(Reach):
             partitions = partitions_that_are(connection, dataset, chain_id, blocks)
             if not partitions:
                 return 0, []
+            self.ownership.require()  # not under the lock: the store may be slow
             self._lock(connection, dataset.table, "ACCESS EXCLUSIVE")
             self._require_nothing_else_goes(connection, dataset, blocks)
+            if partitions_that_are(connection, dataset, chain_id, blocks) != partitions:
+                return 0, []  # they were changed before they were locked
             if any(self._holds_others(connection, dataset, blocks, each) for each in partitions):
                 return 0, []
             expected = self._expected(connection, dataset, manifest, blocks, manifest.source.digest)

@@ -82,11 +82,11 @@ def test_a_policy_that_came_after_the_copy_stops_the_purge(scene: Scene, role: s
     scene.execute(
         "INSERT INTO TABLES.logs SELECT chain_id, block_number, 1, block_hash FROM TABLES.logs WHERE log_index = 0"
     )
-    expected = hot(scene)
+    expected = scene.hot("logs")
     hide(scene, role)
     with pytest.raises(HotRowsHidden):
         PurgeRun(as_role(scene), scene.settings, owner="a purge").run(RANGE)
-    assert hot(scene) == expected
+    assert scene.hot("logs") == expected
     assert scene.states(RANGE) == ["purging"]
 
 
