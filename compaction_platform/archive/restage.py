@@ -4,13 +4,13 @@ Wanted where deletions of its old names may yet come, by a process that is only 
 """
 
 import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from compaction_platform.archive.layout import Place, attempt_name, file_name, new_token
 from compaction_platform.archive.manifest import Manifest, ManifestFile, Superseded
 from compaction_platform.archive.publish import StagedFilesMissing, stage_manifest
-from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects
 
@@ -21,15 +21,17 @@ class ColdFilesMissing(CompactionError):
     """Files of a version are nowhere to be found as they were committed."""
 
 
-def stage_again(store: Objects, version: Version, number: int, fence: int, because: str) -> dict[str, Manifest]:
-    """Stage all files of a version as version `number`. Returns the new manifests; they are staged, too.
+def stage_again(
+    store: Objects, manifests: Mapping[str, Manifest], before: int, number: int, fence: int, because: str
+) -> dict[str, Manifest]:
+    """Stage all files of version `before` as version `number`. Returns the new manifests; they are staged, too.
 
     Raises ColdFilesMissing if a file is nowhere as its manifest says.
     """
     token = new_token()
     staged = {}
-    for name, manifest in version.manifests.items():
-        files = _stage_files(store, manifest, version.version, attempt_name(fence, token))
+    for name, manifest in manifests.items():
+        files = _stage_files(store, manifest, before, attempt_name(fence, token))
         superseded = Superseded(
             dataset_version=manifest.dataset_version, manifest_sha256=manifest.sha256, because=because
         )

@@ -311,16 +311,22 @@ class ArchiveRun(Reach):
         """What the version before held is published again, under new names: deletions of the old ones may yet come."""
         because = f"version {given_up.version} could not be published: {error}"
         try:
-            claim = self.ledger.claim(given_up.blocks, self.owner, because)
-            try:
-                manifests = stage_again(self.store, live, claim.version, claim.fence, because)
-                claim.stage(live.manifests[self.archive.blocks.name].finality, manifests)
-            except CompactionError as problem:
-                self._give_up(claim, problem)
-                raise
-            self._publish_once(claim, self._publication(claim, manifests), "replaced", because)
+            self.publish_again(live.blocks, live.version, live.manifests, because)
         except CompactionError as problem:
             self.say(f"version {live.version} could not be brought back: {problem}")
+
+    def publish_again(
+        self, blocks: BlockRange, number: int, manifests: Mapping[str, Manifest], because: str
+    ) -> Archived:
+        """Publish the files of a version once more, under new names, as a version of its own."""
+        claim = self.ledger.claim(blocks, self.owner, because)
+        try:
+            staged = stage_again(self.store, manifests, number, claim.version, claim.fence, because)
+            claim.stage(manifests[self.archive.blocks.name].finality, staged)
+        except CompactionError as problem:
+            self._give_up(claim, problem)
+            raise
+        return self._publish_once(claim, self._publication(claim, staged), "replaced", because)
 
     def _tidy(self, claim: Claim, live: Version) -> None:
         """What a run that committed and then died has left undone; and tables that were asked for later."""

@@ -2,59 +2,19 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from psycopg import sql
 
 from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.ownership import Ownership, RootNotOurs
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
-from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, block_hash, hot
+from compaction_platform_tests.archive.databases import Elsewhere, another_database, carry_over
+from compaction_platform_tests.archive.scene import RANGE, Scene, block_hash, hot
 
 pytestmark = pytest.mark.integration
-
-LEDGER = (
-    "archive_purged_files",
-    "archive_versions",
-    "archive_ranges",
-    "archive_heads",
-    "archive_roots",
-    "archive_ledger",
-)
-
-
-@contextmanager
-def another_database(scene: Scene, name: str) -> Iterator[str]:
-    """An empty database beside the scene's."""
-    url = f"{scene.url.rsplit('/', 1)[0]}/{name}"
-    with scene.connect() as connection:
-        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-    try:
-        yield url
-    finally:
-        with scene.connect() as connection:
-            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
-class Elsewhere(Scene):
-    """The chain of another scene in another database, archived to the same place."""
-
-    def __init__(self, scene: Scene, url: str) -> None:
-        self.__dict__.update(scene.__dict__)
-        self.url, self.said = url, []
-        self.settings = scene.settings.model_copy(update={"hot_postgres_url": _secret(url)})
-        self.ledger = Ledger(url, self.chain_id)
-
-
-def _secret(url: str) -> Any:
-    from pydantic import SecretStr
-
-    return SecretStr(url)
 
 
 @pytest.fixture
@@ -62,8 +22,6 @@ def other(scene: Scene) -> Iterator[Scene]:
     """The same chain synced again elsewhere: some values are others, of the same length."""
     with another_database(scene, f"other_{scene.chain_id}") as url:
         other = Elsewhere(scene, url)
-        other.ledger.create_tables()
-        other.make_tables()
         other.grow(0, 30)
         other.execute("UPDATE TABLES.logs SET data = 'other'")
         yield other
@@ -76,33 +34,10 @@ def copy(scene: Scene) -> Iterator[Any]:
 
         def restore() -> Scene:
             copied = Elsewhere(scene, base)
-            copied.ledger.create_tables()
-            copied.make_tables()
             carry_over(scene, copied)
             return copied
 
         yield restore
-
-
-def carry_over(source: Scene, target: Scene) -> None:
-    """The hot rows and the ledger of a scene, as a backup would have them."""
-    with source.connect() as here, target.connect() as there:
-        for table in LEDGER:
-            there.execute(f"TRUNCATE compaction.{table} CASCADE")
-        pairs = [("compaction", table) for table in reversed(LEDGER)] + [(source.schema, name) for name in NAMES]
-        for schema, table in pairs:
-            name = sql.Identifier(schema, table)
-            with (
-                here.cursor() as reading,
-                there.cursor() as writing,
-                reading.copy(sql.SQL("COPY {} TO STDOUT (FORMAT binary)").format(name)) as out,
-                writing.copy(sql.SQL("COPY {} FROM STDIN (FORMAT binary)").format(name)) as into,
-            ):
-                for part in out:
-                    into.write(part)
-        for sequence in ("archive_fences", "archive_ranges_id_seq"):
-            last = here.execute(sql.SQL("SELECT last_value FROM {}").format(sql.Identifier("compaction", sequence)))
-            there.execute("SELECT setval(%s, %s)", (f"compaction.{sequence}", *last.fetchone()))
 
 
 def content(scene: Scene) -> dict[str, bytes]:
