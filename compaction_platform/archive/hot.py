@@ -230,6 +230,22 @@ class HotSnapshot:
         )
         return dict(self.connection.execute(query).fetchall())
 
+    def rows_in(self, dataset: Dataset, ranges: Sequence[BlockRange]) -> dict[BlockRange, int]:
+        """Return the number of rows of each range that has any, by one query."""
+        query = sql.SQL(
+            "SELECT wanted.first, wanted.behind, count(*) FROM unnest(%s::bigint[], %s::bigint[]) "
+            "AS wanted (first, behind) JOIN {table} AS {row} ON {row}.{chain} = %s "
+            "AND {row}.{block} >= wanted.first AND {row}.{block} < wanted.behind GROUP BY 1, 2"
+        ).format(
+            table=table_of(dataset),
+            row=sql.Identifier(ROW),
+            chain=sql.Identifier(dataset.chain),
+            block=sql.Identifier(dataset.block),
+        )
+        edges = [blocks.start for blocks in ranges], [blocks.end for blocks in ranges]
+        found = self.connection.execute(query, (*edges, self.archive.chain_id)).fetchall()
+        return {BlockRange(start, end): count for start, end, count in found}
+
     def digest(self, dataset: Dataset, blocks: BlockRange) -> Digest:
         return digest_of(self.connection, dataset, self.archive.chain_id, blocks)
 
