@@ -161,10 +161,22 @@ class PurgeRun(Reach):
                 "hot row of it was deleted. Archive the range again, giving a reason."
             )
 
+    def _require_still_there(self, manifest: Manifest, file: ManifestFile) -> None:
+        """A last look: it was read and compared a while ago."""
+        key = Place(self.archive.chain, manifest.dataset, manifest.blocks).visible(file.name)
+        stored = self.store.stat(key)
+        if stored is None or stored.size != file.size:
+            raise ColdFileDiffers(
+                f"{self.store.uri}/{key} was what was committed when the purge began, and is "
+                f"{'gone' if stored is None else 'another'} now. No hot row of it was deleted. Archive the range "
+                "again, giving a reason."
+            )
+
     # ------------------------------------------------------------ rows
 
     def _delete(self, claim: Claim, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> int:
         with claim.held() as connection:
+            self._require_still_there(manifest, file)
             self._require_nothing_else_goes(connection, dataset, file.blocks)
             expected = self._expected(connection, dataset, manifest, file.blocks, file.source)
             row = sql.Identifier(ROW)
@@ -239,10 +251,10 @@ class PurgeRun(Reach):
             if not partitions:
                 return 0, []
             self.ownership.require()  # not under the lock: the store may be slow
+            for file in manifest.files:
+                self._require_still_there(manifest, file)
             self._lock(connection, dataset.table, "ACCESS EXCLUSIVE")
             self._require_nothing_else_goes(connection, dataset, blocks)
-            if partitions_that_are(connection, dataset, chain_id, blocks) != partitions:
-                return 0, []  # they were changed before they were locked
             if any(self._holds_others(connection, dataset, blocks, each) for each in partitions):
                 return 0, []
             expected = self._expected(connection, dataset, manifest, blocks, manifest.source.digest)
