@@ -281,6 +281,7 @@ class ArchiveRun(Reach):
             raise
         except StagedFilesMissing as error:
             claim.give_up_staged(str(error))
+            publication.clean_up()  # first: nobody copies out of it what was hidden
             publication.hide()
             raise
         except BaseException as error:
