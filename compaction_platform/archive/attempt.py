@@ -9,6 +9,7 @@ from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.claim import Claim
 from compaction_platform.archive.hot import HotSnapshot
 from compaction_platform.archive.hot_columns import HotColumn
+from compaction_platform.archive.layout import attempt_name
 from compaction_platform.archive.links import Link
 from compaction_platform.archive.manifest import (
     NOTHING,
@@ -36,6 +37,8 @@ class Attempt:
     """One attempt at a range, from one moment of the hot database."""
 
     claim: Claim
+    token: str
+    ledger: str
     hot: HotSnapshot
     evidence: FinalityEvidence
     live: Version | None  # what is archived of the range already
@@ -46,6 +49,10 @@ class Attempt:
     @property
     def blocks(self) -> BlockRange:
         return self.claim.blocks
+
+    @property
+    def name(self) -> str:
+        return attempt_name(self.claim.fence, self.token)
 
     @property
     def reason(self) -> str:
@@ -70,6 +77,8 @@ def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Seq
         start_block=attempt.blocks.start,
         end_block=attempt.blocks.end,
         attempt=attempt.claim.fence,
+        token=attempt.token,
+        ledger=attempt.ledger,
         written_at=attempt.hot.now,
         finality=attempt.evidence,
         source=Source(table=".".join(dataset.table), server=attempt.hot.server, digest=digest),

@@ -1,6 +1,7 @@
 """Cold files read again, long after they were committed: in Spark tasks, every byte and every value."""
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,12 +12,17 @@ import pyarrow.parquet
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.copy_task import fingerprint_of_file
 from compaction_platform.archive.hot import as_text, as_time
-from compaction_platform.archive.layout import NOT_DATA, Place
+from compaction_platform.archive.layout import MANIFEST, NOT_DATA, SUCCESS, Place
+from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.links import Link
-from compaction_platform.archive.manifest import ManifestFile
-from compaction_platform.archive.version import Version
+from compaction_platform.archive.manifest import Manifest, ManifestFile
+from compaction_platform.archive.publish import is_marked
+from compaction_platform.archive.version import WORKING, Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects
+
+BYTES_READ_ALONE = 1 << 30  # of a dataset, in one check without a run
+EVERY_DAY = 7919  # a prime number: in time the beginning falls on every range
 
 
 class ColdFileUnreadable(CompactionError):
@@ -52,12 +58,67 @@ def audit_items(archive: Archive, version: Version, dataset: Dataset) -> list[Au
     return [AuditItem(place.visible(file.name), file) for file in version.manifests[dataset.name].files]
 
 
-def unlisted(archive: Archive, store: Objects, version: Version, dataset: Dataset) -> list[str]:
-    """Files that readers see and the manifest does not list."""
-    place = Place(archive.chain, dataset.name, version.blocks)
-    listed = {file.name for file in version.manifests[dataset.name].files} | set(NOT_DATA)
-    found = (stored.key for stored in store.list_directory(place.directory))
-    return [f"{store.uri}/{key} is not in the manifest" for key in found if key.rpartition("/")[2] not in listed]
+def chosen_for_reading(
+    versions: Sequence[Version], newest: Sequence[Version], name: str, ledger: Ledger
+) -> list[Version]:
+    """The newest, and as many others as BYTES_READ_ALONE allow, beginning somewhere else every day."""
+    older = [version for version in versions if version not in newest]
+    chosen, size = list(newest), 0
+    if older:
+        first = ledger.now().toordinal() * EVERY_DAY % len(older)
+        for version in older[first:] + older[:first]:
+            size += version.manifests[name].size
+            if size > BYTES_READ_ALONE:
+                break
+            chosen.append(version)
+    return chosen
+
+
+def listing_problems(
+    archive: Archive, store: Objects, live: Sequence[Version], known: Sequence[Version], dataset: Dataset
+) -> list[str]:
+    """What one listing of the dataset tells of all its ranges: files that are gone, of another size, or not listed in
+    the manifest that the ledger has."""
+    found: dict[str, dict[str, int]] = defaultdict(dict)
+    for stored in store.list(f"{archive.chain}/{dataset.name}"):
+        directory, _, file_name = stored.key.rpartition("/")
+        if "/range=" in directory:
+            found[directory][file_name] = stored.size
+    problems = []
+    working = {version.blocks for version in known if version.state in WORKING}
+    for version in live:
+        directory = Place(archive.chain, dataset.name, version.blocks).directory
+        there = found.pop(directory, {})
+        if version.blocks in working:  # its files may be on the move right now
+            continue
+        wanted = {file.name: file.size for file in version.manifests[dataset.name].files}
+        for name in sorted(wanted.keys() | there.keys()):
+            if name in NOT_DATA:
+                continue
+            key = f"{store.uri}/{directory}/{name}"
+            if name not in there:
+                problems.append(f"{key} is gone")
+            elif name not in wanted:
+                problems.append(f"{key} is not in the manifest")
+            elif there[name] != wanted[name]:
+                problems.append(f"{key} has {there[name]:,} bytes, {wanted[name]:,} were committed")
+    mine = {Place(archive.chain, dataset.name, blocks).directory for blocks in working}
+    for directory in sorted(found.keys() - mine):
+        problems.append(f"{store.uri}/{directory} is there, and the ledger has no such committed range")
+    return problems
+
+
+def mark_problems(store: Objects, manifest: Manifest) -> list[str]:
+    """Whether the manifest beside the files is the one that the ledger has, and `_SUCCESS` names it."""
+    if is_marked(store, manifest):
+        return []
+    directory = Place(str(manifest.chain_id), manifest.dataset, manifest.blocks).directory
+    problem = (
+        f"{store.uri}/{directory} is not marked as version {manifest.dataset_version} of the ledger: {MANIFEST} or "
+        f"{SUCCESS} is missing, or belongs to another version. If its files are right, materializing the range puts "
+        "both back"
+    )
+    return [problem]
 
 
 def cold_links(archive: Archive, store: Objects, version: Version) -> list[Link]:

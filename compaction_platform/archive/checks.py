@@ -11,15 +11,18 @@ from compaction_platform.archive.audit import (
     Audit,
     ColdFileUnreadable,
     audit_items,
+    chosen_for_reading,
     cold_links,
     last_block_time,
-    unlisted,
+    listing_problems,
+    mark_problems,
 )
-from compaction_platform.archive.chain import Archive
+from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.hot import hot_snapshot, hot_url
 from compaction_platform.archive.links import Seam, problems_of
 from compaction_platform.archive.lookout import Standing, look, rows_still_hot, tip_time
 from compaction_platform.archive.observe import observe
+from compaction_platform.archive.ownership import RootNotOurs
 from compaction_platform.archive.ranges import is_final
 from compaction_platform.archive.reorg import how_to_mend, look_for_reorgs
 from compaction_platform.archive.run import Archived, ArchiveRun
@@ -63,7 +66,7 @@ def check_specs(archive: Archive) -> list[dg.AssetCheckSpec]:
                 asset=cold_key(archive, dataset.name),
                 blocking=True,
                 description="The cold files hold exactly the rows of the hot table. In a run: read back from the store "
-                "before the commit. Alone: the newest ranges read again.",
+                "before the commit. Alone: the newest ranges, and others in turn, read again; all listed and counted.",
             )
             for dataset in archive.datasets
         ),
@@ -105,7 +108,8 @@ def results_alone(run: ArchiveRun, wanted: Collection[dg.AssetCheckKey]) -> Iter
     names = {(key.asset_key, key.name) for key in wanted}
     if not versions:
         for asset, name in names:
-            yield _result(archive, name, [], {"why": "nothing is archived yet"}, dataset=asset.path[-1])
+            problems = _unlisted(run, asset.path[-1]) if name == EQUAL else []
+            yield _result(archive, name, problems, {"why": "nothing is archived yet"}, dataset=asset.path[-1])
         return
     blocks = cold_key(archive, archive.blocks.name)
     if (blocks, FINAL) in names:
@@ -114,7 +118,7 @@ def results_alone(run: ArchiveRun, wanted: Collection[dg.AssetCheckKey]) -> Iter
         yield _result(archive, CONTIGUOUS, _broken(run, versions, newest), figures)
     for dataset in archive.datasets:
         if (cold_key(archive, dataset.name), EQUAL) in names:
-            problems = _unequal(run, newest, dataset.name)
+            problems = _unequal(run, versions, newest, dataset.name)
             yield _result(archive, EQUAL, problems, figures, dataset=dataset.name)
 
 
@@ -152,17 +156,46 @@ def _broken(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Versi
     return problems
 
 
-def _unequal(run: ArchiveRun, versions: Sequence[Version], name: str) -> list[str]:
+def _unequal(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Version], name: str) -> list[str]:
+    """Of all ranges, what a listing and a count tell. Of the newest, and of some older ones in turn, every byte."""
     archive = run.archive
     dataset = archive.dataset(name)
     versions = [version for version in versions if name in version.manifests]
-    items = [item for version in versions for item in audit_items(archive, version, dataset)]
-    problems = [problem for version in versions for problem in unlisted(archive, run.store, version, dataset)]
+    problems = _not_ours(run) + listing_problems(archive, run.store, versions, run.ledger.versions(), dataset)
+    read = chosen_for_reading(versions, [version for version in newest if name in version.manifests], name, run.ledger)
+    problems += [problem for version in read for problem in mark_problems(run.store, version.manifests[name])]
+    items = [item for version in read for item in audit_items(archive, version, dataset)]
     for outcome in run.spread().run(Audit(run.store), items, weight=lambda item: item.file.size):
         if problem := outcome.error or outcome.value:
             problems.append(f"{run.store.uri}/{outcome.item.key} {problem}")
+    return problems + _hot_problems(run, versions, read, dataset)
+
+
+def _unlisted(run: ArchiveRun, name: str) -> list[str]:
+    """What lies below the root of a ledger that has no committed range."""
+    dataset = run.archive.dataset(name)
+    return _not_ours(run) + listing_problems(run.archive, run.store, [], run.ledger.versions(), dataset)
+
+
+def _not_ours(run: ArchiveRun) -> list[str]:
+    try:
+        run.ownership.require()
+    except RootNotOurs as error:
+        return [str(error)]
+    return []
+
+
+def _hot_problems(run: ArchiveRun, versions: Sequence[Version], read: Sequence[Version], dataset: Dataset) -> list[str]:
+    """Rows of purged ranges that are hot, and rows that changed after they were archived."""
+    archive, name, problems = run.archive, dataset.name, []
     with hot_snapshot(archive, run.url) as hot:
-        for version in versions:
+        purged = [version.blocks for version in versions if version.state == "purged"]
+        for blocks, rows in sorted(hot.rows_in(dataset, purged).items()):
+            problems.append(
+                f"{blocks.key} (end not included) is purged, and {rows:,} rows of {name} are hot: they were added "
+                "after the purge, or were never deleted. Nothing deletes them by itself: compare them with cold files"
+            )
+        for version in read:
             source = version.manifests[name].source
             if version.state == "committed" and version.is_valid and source.server == hot.server:
                 now = hot.digest(dataset, version.blocks)

@@ -36,6 +36,10 @@ class MarkedInvalid(CompactionError):
     """What is archived is not the chain any more, by the check no_reorg_after_archiving or a person."""
 
 
+class Withheld(CompactionError):
+    """A person wants the hot rows kept."""
+
+
 @dataclass(frozen=True)
 class Claim:
     """The right to change one version of a range, until another run has taken it over."""
@@ -117,7 +121,7 @@ class Claim:
     def restored(self) -> None:
         """All hot rows are back: as if they had never been deleted. They are not deleted again before a person says so,
         or a new version is committed."""
-        with self.held(even_if_invalid=True) as connection:
+        with self.held(deleting=False) as connection:
             left = connection.execute(
                 "SELECT DISTINCT dataset FROM compaction.archive_purged_files WHERE range_id = %s AND version = %s",
                 (self.range_id, self.version),
@@ -134,21 +138,28 @@ class Claim:
             )
 
     @contextmanager
-    def held(self, *, even_if_invalid: bool = False) -> Iterator["psycopg.Connection[Any]"]:
+    def held(self, *, deleting: bool = True) -> Iterator["psycopg.Connection[Any]"]:
         """One transaction of a purge; it is rolled back if the claim is lost. The row stays locked until it ends, so
-        that nobody takes over, or marks the range invalid, in between."""
+        that nobody takes over, or marks the range invalid or withholds it, in between."""
         with self.ledger.connected() as connection:
             row = connection.execute(
                 "UPDATE compaction.archive_versions SET lease_until = now() + %s "
-                "WHERE range_id = %s AND version = %s AND fence = %s AND state = 'purging' RETURNING invalid_because",
+                "WHERE range_id = %s AND version = %s AND fence = %s AND state = 'purging' "
+                "RETURNING invalid_because, withheld_because",
                 (self.ledger.lease, self.range_id, self.version, self.fence),
             ).fetchone()
             if row is None:
                 raise self.lost()
-            if row[0] is not None and not even_if_invalid:
+            invalid, withheld = row
+            if deleting and invalid is not None:
                 raise MarkedInvalid(
                     f"blocks {self.blocks.key} (end not included) of chain {self.ledger.chain_id} were marked invalid "
-                    f"({row[0]}); nothing more of them is purged."
+                    f"({invalid}); nothing more of them is purged."
+                )
+            if deleting and withheld is not None:
+                raise Withheld(
+                    f"the purge of blocks {self.blocks.key} (end not included) of chain {self.ledger.chain_id} is "
+                    f"withheld ({withheld}); nothing more is purged. `compaction archive believe` takes it back."
                 )
             yield connection
 

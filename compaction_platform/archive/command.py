@@ -102,6 +102,35 @@ def archive_withhold(
     say(f"blocks {blocks} (end not included) are not purged until this is taken back")
 
 
+@app.command("adopt")
+def archive_adopt(chain_id: ChainId) -> None:
+    """Take over a chain's cold files from another database, for good: that one is refused from then on."""
+    _rebuild(chain_id, "adopt")
+
+
+@app.command("rebuild")
+def archive_rebuild(chain_id: ChainId) -> None:
+    """Make the state of all ranges from the cold files, after the hot database was restored from a backup."""
+    _rebuild(chain_id, "rebuild")
+
+
+def _rebuild(chain_id: int, act: str) -> None:
+    from compaction_platform.archive.rebuild import RebuildRun
+    from compaction_platform.lake.spread import Spread
+
+    archive, settings = _archive(chain_id)
+    run = RebuildRun(archive, settings, lambda: Spread(None, 4), say, owner=f"compaction archive {act}")
+    run.ledger.create_tables()
+    done = run.adopt() if act == "adopt" else run.rebuild()
+    for state, count in sorted(done.states.items()):
+        say(f"{count:,} ranges: {state}")
+    for blocks in done.published_again:
+        say(f"{blocks.key} (end not included) was published again: its publication had not been finished")
+    if done.problems:
+        listed = "\n".join(f"- {problem}" for problem in done.problems)
+        raise CompactionError(f"the ledger is made; look at these, nothing of them was deleted:\n{listed}")
+
+
 @app.command("forget-head")
 def archive_forget_head(chain_id: ChainId) -> None:
     """Believe the chain's next head whatever was seen before: after a deep reorganisation, or if it was begun anew."""

@@ -5,6 +5,7 @@ The rows of one file are in memory, never those of the range.
 
 import hashlib
 import io
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +16,14 @@ import pyarrow.parquet
 
 from compaction_platform.archive.chain import Dataset
 from compaction_platform.archive.cuts import Cut
-from compaction_platform.archive.hot import ROW_HASH, ROW_UNFIT, select_rows
+from compaction_platform.archive.hot import ROW_HASH, ROW_UNFIT, SEE_ALL_ROWS, select_rows
 from compaction_platform.archive.hot_columns import HotColumn, converted
 from compaction_platform.archive.layout import Place, file_name
 from compaction_platform.archive.manifest import Digest, ManifestFile
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import Fingerprint, InOrder
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.objects import ObjectExists, Objects
 from compaction_platform.lake.parquet_output import Encoding, Output
 
 SHOWN = 5
@@ -55,7 +56,7 @@ class CopyTask:
     snapshot: str
     chain_id: int
     store: Objects
-    attempt: int
+    attempt: str
     encoding: Encoding = field(default_factory=Encoding)
 
     def __call__(self, item: CopyItem) -> ManifestFile:
@@ -70,10 +71,9 @@ class CopyTask:
         sha256 = hashlib.sha256(encoded).hexdigest()
         name = file_name(item.cut.number, self.attempt)
         key = Place(str(self.chain_id), item.dataset.name, item.blocks).staged(self.attempt, name)
-        self.store.write(key, encoded)
-        content = self.store.read(key)
-        if hashlib.sha256(content).hexdigest() != sha256 or fingerprint_of_file(content) != expected:
-            raise CopyDiffers(f"{self.store.uri}/{key} reads back as something else than was written; not committed.")
+        with suppress(ObjectExists):  # Spark repeats tasks; what is there is compared like what was written now
+            self.store.create(key, encoded)
+        self._require_readable(key, sha256, expected)
         return ManifestFile(
             name=name,
             size=len(encoded),
@@ -85,6 +85,12 @@ class CopyTask:
             source=digest,
         )
 
+    def _require_readable(self, key: str, sha256: str, expected: Fingerprint) -> None:
+        """Read the file back from the store, decode every value and compare it with the rows of the database."""
+        content = self.store.read(key)
+        if hashlib.sha256(content).hexdigest() != sha256 or fingerprint_of_file(content) != expected:
+            raise CopyDiffers(f"{self.store.uri}/{key} reads back as something else than was written; not committed.")
+
 
 def read_rows(url: str, snapshot: str, chain_id: int, item: CopyItem) -> tuple[pyarrow.Table, Digest]:
     """The rows of the cut as of a snapshot, as they are stored; and PostgreSQL's digest of them."""
@@ -95,6 +101,7 @@ def read_rows(url: str, snapshot: str, chain_id: int, item: CopyItem) -> tuple[p
         connection.cursor() as cursor,
     ):
         cursor.execute("SET client_encoding = 'UTF8'")  # what the driver takes all text for
+        cursor.execute(SEE_ALL_ROWS)
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
         cursor.execute(select_rows(item.dataset, item.columns, chain_id, item.cut.blocks))

@@ -30,11 +30,18 @@ ROW_HASH = "compaction_row_hash"
 ROW_UNFIT = "compaction_row_unfit"
 OURS = {ROW, ROW_HASH, ROW_UNFIT}
 CONNECTION = {"connect_timeout": 10, "application_name": "compaction_platform", "keepalives_idle": 30}
+# A policy that would hide rows from us then raises an error; by default those rows are passed over in silence.
+SEE_ALL_ROWS = "SET row_security = off"
+ROW_SECURITY_CHECK = "check_enable_rls"  # the function of PostgreSQL that raises it
 MILLISECONDS_BEGIN = 10**11  # a Unix time beyond is in milliseconds
 
 
 class HotUnreachable(CompactionError):
     """The hot database does not answer, or refuses us."""
+
+
+class HotRowsHidden(CompactionError):
+    """Row-level security hides hot rows from our role."""
 
 
 class HotTableUnfit(CompactionError):
@@ -63,21 +70,32 @@ def url_of(variable: str | None, settings: Settings) -> str:
 def connected(url: str) -> Iterator["psycopg.Connection[Any]"]:
     """A connection; what goes wrong is told without the address."""
     with explained():
-        connection = psycopg.connect(url, **CONNECTION)  # type: ignore[arg-type]
+        connection = psycopg.connect(url, autocommit=True, **CONNECTION)  # type: ignore[arg-type]
     try:
-        with explained(), connection:
-            yield connection
+        with explained(connection.info.user):
+            connection.execute(SEE_ALL_ROWS)
+            connection.autocommit = False
+            with connection:
+                yield connection
     finally:
         connection.close()
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(role: str = "") -> Iterator[None]:
+    """Turn the driver's errors into ours."""
     try:
         yield
     except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction) as error:
         raise HotTableUnfit(f"{error.diag.message_primary}. Compare the declaration with the database.") from error
     except psycopg.errors.InsufficientPrivilege as error:
+        if error.diag.source_function == ROW_SECURITY_CHECK:  # the message itself may be in any language
+            raise HotRowsHidden(
+                f"row-level security may hide rows of a hot table from the role {role} "
+                f"({error.diag.message_primary}). Archiving or purging without them would lose them, so PostgreSQL was "
+                f"told to refuse (row_security = off). Nothing was changed by this step. ALTER ROLE {role} BYPASSRLS, "
+                "or connect as a role to which no policy of the table applies; then run again."
+            ) from error
         raise HotUnreachable(f"{error.diag.message_primary}: the hot database's user may not do this.") from error
     except psycopg.OperationalError as error:
         told = (str(error).strip() or type(error).__name__).splitlines()[0][:300]
@@ -166,6 +184,7 @@ class HotSnapshot:
         columns = {}
         # One connection for all: the driver learns every type of the database when it connects.
         with adbc_driver_postgresql.dbapi.connect(self.url) as connection, connection.cursor() as cursor:
+            cursor.execute(SEE_ALL_ROWS)
             for dataset in datasets:
                 self._require_a_table(dataset)
                 cursor.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(table_of(dataset)).as_string(None))
@@ -186,6 +205,8 @@ class HotSnapshot:
             raise HotTableUnfit(
                 f"{'.'.join(dataset.table)} is not a plain or partitioned table, or other tables inherit from it."
             )
+        # If row-level security hides rows, this connection explains it; the Arrow driver's would not.
+        self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table_of(dataset)))
 
     def _require(self, dataset: Dataset, columns: Mapping[str, HotColumn]) -> None:
         named = [dataset.chain, dataset.block, *dataset.key, dataset.hash, dataset.parent_hash, dataset.time]
@@ -208,6 +229,22 @@ class HotSnapshot:
             condition=of_range(dataset, self.archive.chain_id, blocks),
         )
         return dict(self.connection.execute(query).fetchall())
+
+    def rows_in(self, dataset: Dataset, ranges: Sequence[BlockRange]) -> dict[BlockRange, int]:
+        """Return the number of rows of each range that has any, by one query."""
+        query = sql.SQL(
+            "SELECT wanted.first, wanted.behind, count(*) FROM unnest(%s::bigint[], %s::bigint[]) "
+            "AS wanted (first, behind) JOIN {table} AS {row} ON {row}.{chain} = %s "
+            "AND {row}.{block} >= wanted.first AND {row}.{block} < wanted.behind GROUP BY 1, 2"
+        ).format(
+            table=table_of(dataset),
+            row=sql.Identifier(ROW),
+            chain=sql.Identifier(dataset.chain),
+            block=sql.Identifier(dataset.block),
+        )
+        edges = [blocks.start for blocks in ranges], [blocks.end for blocks in ranges]
+        found = self.connection.execute(query, (*edges, self.archive.chain_id)).fetchall()
+        return {BlockRange(start, end): count for start, end, count in found}
 
     def digest(self, dataset: Dataset, blocks: BlockRange) -> Digest:
         return digest_of(self.connection, dataset, self.archive.chain_id, blocks)

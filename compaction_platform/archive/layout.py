@@ -1,10 +1,12 @@
 """Where the files of an archive are. What plain readers see is `<chain>/<dataset>/range=*/part-*.parquet` and nothing
 else: names elsewhere do not end in .parquet, and their directories begin with an underscore."""
 
+import secrets
 from dataclasses import dataclass
 
 from compaction_platform.archive.ranges import BlockRange
 
+LOG = "_ledger"  # below the chain: who owns the cold files, see ownership.py
 MANIFEST = "_manifest.json"
 SUCCESS = "_SUCCESS"
 NOT_DATA = (MANIFEST, SUCCESS)
@@ -34,7 +36,7 @@ class Place:
     def attempts(self) -> str:
         return f"{self._dataset}/_attempts/{self.blocks.key}"
 
-    def staged(self, attempt: int, name: str) -> str:
+    def staged(self, attempt: str, name: str) -> str:
         """In an attempt's directory: nobody reads it."""
         return f"{self.attempts}/{attempt}/{name}.staged"
 
@@ -42,6 +44,15 @@ class Place:
         return f"{self._dataset}/_superseded/{self.blocks.key}/v{version}/{name}.superseded"
 
 
-def file_name(number: int, attempt: int) -> str:
+def new_token() -> str:
+    """Return what tells an attempt from all others, also from those of another ledger with the same fences."""
+    return secrets.token_hex(8)
+
+
+def attempt_name(fence: int, token: str) -> str:
+    return f"{fence:08d}_{token}"
+
+
+def file_name(number: int, attempt: str) -> str:
     """Never the same in two attempts: what a late worker does to its own files cannot touch another's."""
-    return f"part-{number:05d}-{attempt:08d}.parquet"
+    return f"part-{number:05d}-{attempt}.parquet"

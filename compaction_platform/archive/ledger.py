@@ -51,10 +51,18 @@ class Ledger:
     def create_tables(self) -> bool:
         """Whether any was missing."""
         with connected_to(self.url) as connection:
-            found = connection.execute("SELECT to_regclass('compaction.archive_heads')").fetchone()
+            found = connection.execute("SELECT to_regclass('compaction.archive_roots')").fetchone()
             for statement in TABLES:
                 connection.execute(statement)
         return found is None or found[0] is None
+
+    def identity(self) -> str:
+        """Return the UUID that this ledger got with its tables."""
+        with self.connected() as connection:
+            found = connection.execute("SELECT id::text FROM compaction.archive_ledger").fetchone()
+        if found is None:
+            raise NoLedger("compaction.archive_ledger is empty; run the job `setup`.")
+        return str(found[0])
 
     # ------------------------------------------------------------ what is there
 
@@ -231,31 +239,53 @@ class Ledger:
             )
 
     def withhold(self, version: Version, because: str) -> None:
-        """Its hot rows are not to be deleted until a person takes this back."""
+        """Its hot rows are not to be deleted until a person takes this back. Waits for a deletion that is under way;
+        raises RangeBusy if the version was replaced or wholly purged meanwhile."""
         with self.connected() as connection:
-            connection.execute(
+            row = connection.execute(
                 "UPDATE compaction.archive_versions SET withheld_because = %s, changed_at = now() "
-                "WHERE range_id = %s AND version = %s",
+                "WHERE range_id = %s AND version = %s AND state IN ('committed', 'purging') RETURNING 1",
                 (because, version.range_id, version.version),
+            ).fetchone()
+        if row is None:
+            raise RangeBusy(
+                f"version {version.version} of blocks {version.blocks.key} (end not included) was purged, or replaced "
+                "by another. Nothing was changed. Look at `compaction archive status`."
             )
 
     def believe_again(self, version: Version) -> None:
-        """A person takes back what was held against a version."""
+        """Take back what is held against a version, if that is still what the person has seen; raises RangeBusy."""
         with self.connected() as connection:
-            connection.execute(
+            row = connection.execute(
                 "UPDATE compaction.archive_versions SET invalid_because = NULL, withheld_because = NULL, "
-                "changed_at = now() "
-                "WHERE range_id = %s AND version = %s",
-                (version.range_id, version.version),
+                "changed_at = now() WHERE range_id = %s AND version = %s AND state = ANY(%s) "
+                "AND invalid_because IS NOT DISTINCT FROM %s AND withheld_because IS NOT DISTINCT FROM %s RETURNING 1",
+                (
+                    version.range_id,
+                    version.version,
+                    list(LIVE),
+                    version.invalid_because,
+                    version.withheld_because,
+                ),
+            ).fetchone()
+        if row is None:
+            raise RangeBusy(
+                f"what is held against blocks {version.blocks.key} (end not included) has just changed. Nothing was "
+                "taken back. Look at `compaction archive status`, then decide again."
             )
 
     def expired(self, retention: timedelta) -> list[Version]:
         """Superseded versions whose files need not be kept any longer."""
         with self.connected() as connection:
+            taken_over = connection.execute(
+                "SELECT taken_over_at FROM compaction.archive_roots WHERE chain_id = %s", (self.chain_id,)
+            ).fetchone()
+            # What was committed before this ledger took the files over may be another database's only copy.
             found = connection.execute(
                 VERSION_QUERY
-                + " AND v.state = 'superseded' AND v.forgotten_at IS NULL AND v.superseded_at <= now() - %s",
-                (self.chain_id, retention),
+                + " AND v.state = 'superseded' AND v.forgotten_at IS NULL AND v.superseded_at <= now() - %s "
+                "AND v.committed_at > coalesce(%s, '-infinity'::timestamptz)",
+                (self.chain_id, retention, taken_over[0] if taken_over else None),
             )
             return [version_from(row) for row in found]
 
@@ -301,7 +331,7 @@ class Ledger:
                 VALUES (%s, %s, %s, %s, %s, %s)
                 ON CONFLICT (chain_id) DO UPDATE SET number = excluded.number, hash = excluded.hash,
                     time = excluded.time, finalized = excluded.finalized, finalized_hash = excluded.finalized_hash,
-                    seen_at = now()""",
+                    seen_at = now() WHERE archive_heads.number <= excluded.number""",
                 (self.chain_id, head.number, head.hash, head.time, head.finalized, head.finalized_hash),
             )
 

@@ -63,4 +63,19 @@ TABLES: tuple[LiteralString, ...] = (
         finalized_hash text,
         seen_at timestamptz NOT NULL DEFAULT now()
     )""",
+    """
+    CREATE TABLE IF NOT EXISTS compaction.archive_ledger (
+        only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+        id uuid NOT NULL DEFAULT gen_random_uuid(),
+        created_at timestamptz NOT NULL DEFAULT now()
+    )""",
+    "INSERT INTO compaction.archive_ledger DEFAULT VALUES ON CONFLICT DO NOTHING",
+    """
+    CREATE TABLE IF NOT EXISTS compaction.archive_roots (
+        chain_id bigint PRIMARY KEY,
+        number bigint NOT NULL DEFAULT 0,
+        nonce text NOT NULL DEFAULT '',
+        pending jsonb,
+        taken_over_at timestamptz
+    )""",
 )

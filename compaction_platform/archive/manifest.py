@@ -5,10 +5,11 @@ A manifest with a field that is not known here is refused: it may mean something
 
 import hashlib
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, ValidationError, model_serializer
 
+from compaction_platform.archive.layout import attempt_name
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.lake.errors import CompactionError
 
@@ -93,7 +94,9 @@ class Manifest(Strict):
     partition_key: str
     start_block: int
     end_block: int  # not included
-    attempt: int
+    attempt: int  # the fence of the claim that wrote it
+    token: str | None = None  # with the fence, the name of the attempt; none before tokens were introduced
+    ledger: str | None = None  # the ledger that wrote it
     written_at: datetime
     finality: FinalityEvidence
     source: Source
@@ -105,6 +108,16 @@ class Manifest(Strict):
     config_hash: str
     schema_hash: str
     supersedes: Superseded | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what manifests of older versions of the platform have not: their sha256 stays what it was."""
+        values: dict[str, Any] = dump(self)
+        return {name: each for name, each in values.items() if each is not None or name not in ("token", "ledger")}
+
+    @property
+    def attempt_name(self) -> str:
+        return str(self.attempt) if self.token is None else attempt_name(self.attempt, self.token)
 
     @property
     def blocks(self) -> BlockRange:

@@ -1,20 +1,24 @@
 """What was staged becomes what readers see.
 
-Every step is a copy out of the attempt's own directory, a deletion of files that an earlier version's manifest lists,
-or a commit that fails if another came first. All of them may be done again. When a publication is complete its
-attempt's directory is deleted: a worker that was paused in the middle and goes on later finds nothing to copy.
+Every name below `range=*` that holds rows is created once, on the condition that nothing is there, and is never used
+again after it was deleted: whoever was paused before a deletion deletes nothing that counts. What is created is a copy
+out of the attempt's own directory. It is checked that the attempt is still the one to be published after its directory
+was written, and whoever takes over deletes the directory before publishing anything: a worker that was paused in the
+middle and goes on later finds nothing to copy.
 """
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 from compaction_platform.archive.cold_table import ColdTable
-from compaction_platform.archive.layout import MANIFEST, NOT_DATA, SUCCESS, Place
+from compaction_platform.archive.layout import MANIFEST, NOT_DATA, SUCCESS, Place, attempt_name, new_token
 from compaction_platform.archive.manifest import Manifest, ManifestFile
 from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects
 
 COPIES_AT_ONCE = 8
 
@@ -39,16 +43,19 @@ class Publication:
     manifests: Mapping[str, Manifest]
     earlier: Sequence[Version]  # older versions of the range
     tables: Mapping[str, ColdTable]  # none where there is no catalog
-    still_ours: Callable[[], None]  # raises if another run took over
+    announce: Callable[[], None]  # raises if the cold files belong to another ledger
+    still_ours: Callable[[], None]  # raises if another run took over, or another ledger
 
     def publish(self) -> None:
         """For plain readers the old version's files go before the new ones come: never two at a time. Iceberg's readers
         see one version all the time: while files move, the table refers to the staged ones."""
+        self.announce()
+        self.still_ours()
         for manifest in self.manifests.values():
             clear_attempts(self.store, manifest, before=manifest.attempt)
         if any(version.is_live for version in self.earlier):
             try:
-                self._register(lambda manifest, file: _place(manifest).staged(manifest.attempt, file.name))
+                self._register(lambda manifest, file: _place(manifest).staged(manifest.attempt_name, file.name))
             except ObjectMissing as missing:
                 self.still_ours()
                 raise StagedFilesMissing(f"a file that was staged and verified is gone: {missing}") from missing
@@ -62,36 +69,17 @@ class Publication:
         for manifest in self.manifests.values():
             clear_attempts(self.store, manifest, before=manifest.attempt + 1)
 
-    def take_back(self) -> list[str]:
-        """Staged files are gone: what was shown of them leaves again, and the version before comes back. Returns what
-        could not be brought back."""
-        live = next((version for version in self.earlier if version.is_live), None)
-        before_version = live.version if live else 0
-        problems = []
-        for name, manifest in self.manifests.items():
-            self.still_ours()
+    def hide(self) -> None:
+        """Delete what was shown of a version that was given up. Its names are never used again."""
+        for manifest in self.manifests.values():
             place = _place(manifest)
-            before = live.manifests.get(name) if live else None
             there = self._visible(place)
-            self._delete([place.visible(file.name) for file in manifest.files if file.name in there])
-            files = before.files if before else ()
-            for file in files:
-                if there.get(file.name) != file.size:
-                    try:
-                        kept = place.superseded(before_version, file.name)
-                        self.store.copy(kept, place.visible(file.name), overwrite=True)
-                    except ObjectMissing:
-                        problems.append(
-                            f"{self.store.uri}/{place.visible(file.name)}, and what was kept of it, are gone"
-                        )
-            self._delete([place.visible(each) for each in NOT_DATA if each in there])
-            if before is not None:
-                write_marks(self.store, before)
-            if name in self.tables:
-                visible = self._visible(place)
-                keys = {place.visible(file.name): file.size for file in files if file.rows and file.name in visible}
-                self.tables[name].replace(manifest.blocks, keys, self.still_ours)
-        return problems
+            gone = [file.name for file in manifest.files if file.name in there]
+            marks = {MANIFEST: manifest.to_bytes(), SUCCESS: success_mark(manifest)}
+            gone += [
+                name for name, mark in marks.items() if sha256_of(self.store, place.visible(name)) == _sha256(mark)
+            ]
+            self._delete([place.visible(name) for name in gone])
 
     def _delete(self, keys: Sequence[str]) -> None:
         if failures := self.store.delete(keys):
@@ -112,11 +100,10 @@ class Publication:
         if old and SUCCESS in there:  # from here on the directory is not whole
             self._delete([place.visible(SUCCESS)])
         self._set_aside(place, old)
-        missing = [name for name, size in wanted.items() if there.get(name) != size]
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-            list(pool.map(lambda name: self._copy(place, manifest, name), missing))
+            list(pool.map(lambda file: self._copy(place, manifest, file), manifest.files))
         for name in NOT_DATA:
-            self._copy(place, manifest, name)
+            self._mark(place, manifest, name)
         if (now := self._visible(place)) != wanted | {name: now.get(name) for name in NOT_DATA}:
             raise ForeignFile(
                 f"{self.store.uri}/{place.directory} holds {sorted(now)} after publishing {sorted(wanted)}; is "
@@ -126,22 +113,43 @@ class Publication:
     def _visible(self, place: Place) -> dict[str, int]:
         return {stored.key.rpartition("/")[2]: stored.size for stored in self.store.list_directory(place.directory)}
 
-    def _copy(self, place: Place, manifest: Manifest, name: str) -> None:
-        staged = place.staged(manifest.attempt, name)
+    def _copy(self, place: Place, manifest: Manifest, file: ManifestFile) -> None:
+        """One data file, if nothing has its name; what has it must have its content."""
+        staged, visible = place.staged(manifest.attempt_name, file.name), place.visible(file.name)
+        try:
+            self.store.copy(staged, visible)
+        except ObjectMissing as missing:
+            self.still_ours()  # another run has published it and cleaned up
+            if sha256_of(self.store, visible) == file.sha256:
+                return
+            raise self._staged_is_gone(staged) from missing
+        except ObjectExists:
+            if sha256_of(self.store, visible) != file.sha256:
+                raise ForeignFile(
+                    f"{self.store.uri}/{visible} exists and is not what was verified (its sha256 is not "
+                    f"{file.sha256[:12]}…). It was not changed, and nothing was committed or purged. Move it away, "
+                    "then run again."
+                ) from None
+
+    def _mark(self, place: Place, manifest: Manifest, name: str) -> None:
+        staged = place.staged(manifest.attempt_name, name)
         try:
             self.store.copy(staged, place.visible(name), overwrite=True)
         except ObjectMissing as missing:
-            self.still_ours()  # another run has published it and cleaned up
-            if name in NOT_DATA and is_marked(self.store, manifest):
+            self.still_ours()
+            if is_marked(self.store, manifest):
                 return
-            raise StagedFilesMissing(
-                f"{self.store.uri}/{staged} was staged and verified, and is gone. The hot rows are untouched."
-            ) from missing
+            raise self._staged_is_gone(staged) from missing
+
+    def _staged_is_gone(self, staged: str) -> StagedFilesMissing:
+        return StagedFilesMissing(
+            f"{self.store.uri}/{staged} was staged and verified, and is gone. The hot rows are untouched."
+        )
 
     def _set_aside(self, place: Place, names: Sequence[str]) -> None:
-        """Files of an earlier version leave, but are kept until retention."""
+        """Files of an earlier version leave, but are kept until retention; those of one that was given up are not."""
         owners = {
-            file.name: (version.version, file)
+            file.name: (version, file)
             for version in self.earlier
             if place.dataset in version.manifests
             for file in version.manifests[place.dataset].files
@@ -149,16 +157,44 @@ class Publication:
         if foreign := [name for name in names if name not in owners]:
             raise ForeignFile(
                 f"{self.store.uri}/{place.directory} holds {', '.join(sorted(foreign)[:5])}, which no manifest of this "
-                "range lists. It was not touched, and nothing was published. Move it away, then run again."
+                "range lists. It was not touched, and nothing was published. Move it away, then run again. If this "
+                "database was set back to a backup: `compaction archive rebuild`."
             )
         for name in names:
             version, file = owners[name]
-            kept = place.superseded(version, name)
-            self.store.copy(place.visible(name), kept, overwrite=True)
-            stored = self.store.stat(kept)
-            if stored is None or stored.size != file.size:
-                raise NotRemoved(f"{self.store.uri}/{kept} is not what was copied there; nothing was removed.")
+            if version.state != "failed":
+                self._keep(place, version, file)
         self._delete([place.visible(name) for name in names])
+
+    def _keep(self, place: Place, version: Version, file: ManifestFile) -> None:
+        visible, kept = place.visible(file.name), place.superseded(version.version, file.name)
+        manifest_key = place.superseded(version.version, MANIFEST)
+        try:
+            self.store.copy(visible, kept)
+        except ObjectExists:
+            pass  # by a run that died
+        except ObjectMissing:
+            self.still_ours()  # another run has set it aside
+        found = sha256_of(self.store, kept)
+        if found != file.sha256 and (found is None or found != sha256_of(self.store, visible)):
+            raise NotRemoved(
+                f"{self.store.uri}/{kept} is not what lies at {visible}; nothing was removed. Compare the two, move "
+                "the wrong one away, then run again."
+            )
+        with suppress(ObjectExists):
+            self.store.create(manifest_key, version.manifests[place.dataset].to_bytes())
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_of(store: Objects, key: str) -> str | None:
+    """Return the sha256 of an object's content; None if it is not there."""
+    try:
+        return hashlib.sha256(store.read(key)).hexdigest()
+    except ObjectMissing:
+        return None
 
 
 def clear_attempts(store: Objects, manifest: Manifest, before: int) -> None:
@@ -174,23 +210,33 @@ def clear_attempts(store: Objects, manifest: Manifest, before: int) -> None:
 
 def stage_manifest(store: Objects, manifest: Manifest) -> None:
     place = _place(manifest)
-    key = place.staged(manifest.attempt, MANIFEST)
-    store.write(key, manifest.to_bytes())
+    key = place.staged(manifest.attempt_name, MANIFEST)
+    store.create(key, manifest.to_bytes())
     if bytes(store.read(key)) != manifest.to_bytes():
         raise StagedFilesMissing(f"{store.uri}/{key} reads back as something else than was written.")
-    store.write(place.staged(manifest.attempt, SUCCESS), success_mark(manifest))
+    store.create(place.staged(manifest.attempt_name, SUCCESS), success_mark(manifest))
 
 
-def write_marks(store: Objects, manifest: Manifest) -> None:
-    """What stands beside the files of a range that is whole."""
-    place = _place(manifest)
-    store.write(place.visible(MANIFEST), manifest.to_bytes())
-    store.write(place.visible(SUCCESS), success_mark(manifest))
+def mark_again(store: Objects, manifest: Manifest, fence: int, still_ours: Callable[[], None]) -> None:
+    """Put the marks of a committed version back. They are written to a directory of their own first, then it is checked
+    that nobody took over, then they are copied: whoever takes over later deletes the directory."""
+    place, attempt = _place(manifest), attempt_name(fence, new_token())
+    for name, content in ((MANIFEST, manifest.to_bytes()), (SUCCESS, success_mark(manifest))):
+        store.create(place.staged(attempt, name), content)
+    still_ours()
+    for name in NOT_DATA:
+        store.copy(place.staged(attempt, name), place.visible(name), overwrite=True)
+    store.delete([place.staged(attempt, name) for name in NOT_DATA])
 
 
 def is_marked(store: Objects, manifest: Manifest) -> bool:
+    """Whether what stands beside the files of a range is this manifest, and says that the range is whole."""
+    place = _place(manifest)
     try:
-        return bytes(store.read(_place(manifest).visible(SUCCESS))) == success_mark(manifest)
+        return (
+            bytes(store.read(place.visible(SUCCESS))) == success_mark(manifest)
+            and bytes(store.read(place.visible(MANIFEST))) == manifest.to_bytes()
+        )
     except ObjectMissing:
         return False
 
@@ -205,5 +251,5 @@ def _place(manifest: Manifest) -> Place:
 
 
 def _attempt_of(place: Place, key: str) -> int:
-    number = key.removeprefix(f"{place.attempts}/").partition("/")[0]
+    number = key.removeprefix(f"{place.attempts}/").partition("/")[0].partition("_")[0]
     return int(number) if number.isdigit() else 2**63

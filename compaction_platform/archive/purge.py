@@ -72,6 +72,7 @@ class PurgeRun(Reach):
     owner: str = ""
 
     def run(self, blocks: BlockRange) -> Purged:
+        self.ownership.require()
         version = self.ledger.live(blocks)
         if version is None:
             raise NotArchived(f"blocks {blocks.key} (end not included) are not archived. Nothing was deleted.")
@@ -89,6 +90,7 @@ class PurgeRun(Reach):
             return Purged(blocks, version.version, why="purged already")
         claim = self.ledger.claim_purge(version, self.owner)
         try:
+            self.ownership.announce("purge", blocks, version.version)
             done = self._purge(claim, version)
             claim.purged(lambda connection: self._require_nothing_left(connection, version))
         except FenceLost:
@@ -159,10 +161,22 @@ class PurgeRun(Reach):
                 "hot row of it was deleted. Archive the range again, giving a reason."
             )
 
+    def _require_still_there(self, manifest: Manifest, file: ManifestFile) -> None:
+        """A last look: it was read and compared a while ago."""
+        key = Place(self.archive.chain, manifest.dataset, manifest.blocks).visible(file.name)
+        stored = self.store.stat(key)
+        if stored is None or stored.size != file.size:
+            raise ColdFileDiffers(
+                f"{self.store.uri}/{key} was what was committed when the purge began, and is "
+                f"{'gone' if stored is None else 'another'} now. No hot row of it was deleted. Archive the range "
+                "again, giving a reason."
+            )
+
     # ------------------------------------------------------------ rows
 
     def _delete(self, claim: Claim, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> int:
         with claim.held() as connection:
+            self._require_still_there(manifest, file)
             self._require_nothing_else_goes(connection, dataset, file.blocks)
             expected = self._expected(connection, dataset, manifest, file.blocks, file.source)
             row = sql.Identifier(ROW)
@@ -174,6 +188,7 @@ class PurgeRun(Reach):
             count, total = connection.execute(statement).fetchone() or (0, 0)
             self._require_same(dataset, file.blocks, expected, Digest(rows=count, sum=str(total)))
             self._record(connection, claim, dataset, [file])
+            self.ownership.require()
         return int(count)
 
     def _expected(
@@ -235,6 +250,9 @@ class PurgeRun(Reach):
             partitions = partitions_that_are(connection, dataset, chain_id, blocks)
             if not partitions:
                 return 0, []
+            self.ownership.require()  # not under the lock: the store may be slow
+            for file in manifest.files:
+                self._require_still_there(manifest, file)
             self._lock(connection, dataset.table, "ACCESS EXCLUSIVE")
             self._require_nothing_else_goes(connection, dataset, blocks)
             if any(self._holds_others(connection, dataset, blocks, each) for each in partitions):

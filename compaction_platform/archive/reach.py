@@ -6,6 +6,7 @@ from functools import cached_property
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import hot_url
 from compaction_platform.archive.ledger import Ledger
+from compaction_platform.archive.ownership import Ownership
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 
@@ -26,3 +27,8 @@ class Reach:
     @cached_property
     def store(self) -> Objects:
         return Objects.at(self.settings.place(self.archive.uri), self.settings)
+
+    @cached_property
+    def ownership(self) -> Ownership:
+        """The right of this ledger to change the cold files."""
+        return Ownership(self.ledger, self.store)

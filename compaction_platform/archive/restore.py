@@ -56,7 +56,7 @@ class RestoreRun(Reach):
 
     def _restore(self, claim: Claim, version: Version, purged: set[tuple[str, str]]) -> int:
         rows = 0
-        with claim.held(even_if_invalid=True) as connection:
+        with claim.held(deleting=False) as connection:
             order = purge_order(connection, self.archive.datasets)
         for dataset in reversed(order):  # what others refer to first
             if dataset.name not in version.manifests:
@@ -72,7 +72,7 @@ class RestoreRun(Reach):
         content = pyarrow.BufferReader(pyarrow.py_buffer(self.store.read(key)))
         rows = pyarrow.parquet.read_table(content, page_checksum_verification=True)
         names = rows.column_names
-        with claim.held(even_if_invalid=True) as connection:
+        with claim.held(deleting=False) as connection:
             before = digest_of(connection, dataset, self.archive.chain_id, file.blocks, names)
             try:
                 self._copy_in(connection, dataset, rows)

@@ -18,7 +18,7 @@ from compaction_platform.archive.copy_task import CopyItem, CopyTask
 from compaction_platform.archive.cuts import cut
 from compaction_platform.archive.hot import HotSnapshot, hot_snapshot
 from compaction_platform.archive.hot_columns import arrow_schema
-from compaction_platform.archive.layout import Place
+from compaction_platform.archive.layout import MANIFEST, Place, new_token
 from compaction_platform.archive.manifest import (
     FinalityEvidence,
     Manifest,
@@ -30,11 +30,12 @@ from compaction_platform.archive.publish import (
     StagedFilesMissing,
     clear_attempts,
     is_marked,
+    mark_again,
     stage_manifest,
-    write_marks,
 )
 from compaction_platform.archive.ranges import BlockRange, is_final, uncovered
 from compaction_platform.archive.reach import Reach
+from compaction_platform.archive.restage import stage_again
 from compaction_platform.archive.source import SourceUnfit, require_whole
 from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.lake.errors import CompactionError
@@ -95,6 +96,7 @@ class ArchiveRun(Reach):
     def run(self, blocks: BlockRange, because: str | None = None) -> Archived:
         """`because` is the reason for replacing what is archived, whatever it is."""
         began = time.monotonic()
+        self.ownership.require()
         evidence = self._require_final(blocks)
         claim = self.ledger.claim(blocks, self.owner, because)
         staged = claim.look()
@@ -164,7 +166,8 @@ class ArchiveRun(Reach):
             if live is not None:
                 self._require_not_purged(live)
             states = self._table_states(hot, claim.blocks)
-            attempt = Attempt(claim, hot, evidence, live, because, hot.links(claim.blocks), states)
+            links, ledger = hot.links(claim.blocks), self.ledger.identity()
+            attempt = Attempt(claim, new_token(), ledger, hot, evidence, live, because, links, states)
             require_whole(self.archive, self.ledger, hot, claim.blocks, attempt.links, states)
             for name, table in self.tables(claim.blocks).items():
                 table.prepare(arrow_schema(states[name].columns))
@@ -229,7 +232,7 @@ class ArchiveRun(Reach):
 
     def _copy(self, attempt: Attempt) -> dict[str, list[ManifestFile]]:
         items = [item for dataset in self.archive.datasets for item in self._items(attempt, dataset)]
-        task = CopyTask(attempt.hot.url, attempt.hot.name, self.archive.chain_id, self.store, attempt.claim.fence)
+        task = CopyTask(attempt.hot.url, attempt.hot.name, self.archive.chain_id, self.store, attempt.name)
         files: dict[str, list[ManifestFile]] = {dataset.name: [] for dataset in self.archive.datasets}
         problems = []
         outcomes = self.spread().run(task, items, weight=lambda item: item.cut.rows * BYTES_PER_ROW)
@@ -261,18 +264,25 @@ class ArchiveRun(Reach):
     # ------------------------------------------------------------ commit
 
     def _publish(self, claim: Claim, manifests: Mapping[str, Manifest], outcome: str, why: str) -> Archived:
-        earlier = [each for each in self.ledger.versions(claim.blocks) if each.version != claim.version]
-        tables = {name: table for name, table in self.tables(claim.blocks).items() if name in manifests}
-        publication = Publication(self.store, manifests, earlier, tables, claim.renew)
+        publication = self._publication(claim, manifests)
+        try:
+            return self._publish_once(claim, publication, outcome, why)
+        except StagedFilesMissing as error:
+            live = next((version for version in publication.earlier if version.is_live), None)
+            if live is not None:
+                self._bring_back(claim, live, error)
+            raise
+
+    def _publish_once(self, claim: Claim, publication: Publication, outcome: str, why: str) -> Archived:
         try:
             publication.publish()
             claim.commit()
         except FenceLost:
             raise
         except StagedFilesMissing as error:
-            for problem in publication.take_back():
-                self.say(problem)
             claim.give_up_staged(str(error))
+            publication.clean_up()  # first: nobody copies out of it what was hidden
+            publication.hide()
             raise
         except BaseException as error:
             try:
@@ -283,16 +293,50 @@ class ArchiveRun(Reach):
         publication.clean_up()
         self._forget_expired()
         self.say(f"committed version {claim.version} of blocks {claim.blocks.key} (end not included)")
-        return Archived(claim.blocks, claim.version, manifests, outcome, why)
+        return Archived(claim.blocks, claim.version, publication.manifests, outcome, why)
+
+    def _publication(self, claim: Claim, manifests: Mapping[str, Manifest]) -> Publication:
+        earlier = [each for each in self.ledger.versions(claim.blocks) if each.version != claim.version]
+        tables = {name: table for name, table in self.tables(claim.blocks).items() if name in manifests}
+
+        def announce() -> None:
+            self.ownership.announce("publish", claim.blocks, claim.version, manifests)
+
+        def still_ours() -> None:
+            claim.renew()
+            self.ownership.require()
+
+        return Publication(self.store, manifests, earlier, tables, announce, still_ours)
+
+    def _bring_back(self, given_up: Claim, live: Version, error: StagedFilesMissing) -> None:
+        """What the version before held is published again, under new names: deletions of the old ones may yet come."""
+        because = f"version {given_up.version} could not be published: {error}"
+        try:
+            self.publish_again(live.blocks, live.version, live.manifests, because)
+        except CompactionError as problem:
+            self.say(f"version {live.version} could not be brought back: {problem}")
+
+    def publish_again(
+        self, blocks: BlockRange, number: int, manifests: Mapping[str, Manifest], because: str
+    ) -> Archived:
+        """Publish the files of a version once more, under new names, as a version of its own."""
+        claim = self.ledger.claim(blocks, self.owner, because)
+        try:
+            staged = stage_again(self.store, manifests, number, claim.version, claim.fence, because)
+            claim.stage(manifests[self.archive.blocks.name].finality, staged)
+        except CompactionError as problem:
+            self._give_up(claim, problem)
+            raise
+        return self._publish_once(claim, self._publication(claim, staged), "replaced", because)
 
     def _tidy(self, claim: Claim, live: Version) -> None:
         """What a run that committed and then died has left undone; and tables that were asked for later."""
         tables = self.tables(live.blocks)
+        still_ours = self._publication(claim, live.manifests).still_ours
         for name, manifest in live.manifests.items():
             clear_attempts(self.store, manifest, before=manifest.attempt + 1)
             if not is_marked(self.store, manifest):
-                claim.renew()
-                write_marks(self.store, manifest)
+                mark_again(self.store, manifest, claim.fence, still_ours)
             if name in tables:
                 place = Place(self.archive.chain, name, live.blocks)
                 keys = {place.visible(file.name): file.size for file in manifest.files if file.rows}
@@ -303,10 +347,11 @@ class ArchiveRun(Reach):
     def _forget_expired(self) -> None:
         """Files of superseded versions, once they were kept long enough."""
         for version in self.ledger.expired(self.archive.retention):
+            self.ownership.require()
             keys = [
-                Place(self.archive.chain, name, version.blocks).superseded(version.version, file.name)
+                Place(self.archive.chain, name, version.blocks).superseded(version.version, file_name)
                 for name, manifest in version.manifests.items()
-                for file in manifest.files
+                for file_name in (MANIFEST, *(file.name for file in manifest.files))
             ]
             if not self.store.delete(keys):
                 self.ledger.forget(version)

@@ -95,10 +95,13 @@ class Scene:
         )
         self.ledger = Ledger(self.url, self.chain_id)
         self.ledger.create_tables()
+        self.make_tables()
+        MADE.append(self)
+
+    def make_tables(self) -> None:
         with self.connect() as connection:
             connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(self.schema)))
             connection.execute(TABLES.format(schema=self.schema))
-        MADE.append(self)
 
     def drop_tables(self) -> None:
         """The driver reads about all tables whenever it connects: many of them make every test slower."""

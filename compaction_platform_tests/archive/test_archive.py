@@ -309,7 +309,7 @@ def test_changed_rows_replace_what_is_archived_and_the_old_version_is_kept(scene
     assert (again.outcome, again.version) == ("replaced", 2)
     everything_once(scene, expected)
     assert not set(old) & set(scene.visible("logs"))
-    kept = [key for key in scene.all_keys() if "_superseded/10-20/v1/" in key and "/logs/" in key]
+    kept = [key for key in scene.all_keys() if "_superseded/10-20/v1/part-" in key and "/logs/" in key]
     assert [key.rpartition("/")[2] for key in kept] == [f"{key.rpartition('/')[2]}.superseded" for key in old]
     assert scene.states(RANGE) == ["superseded", "committed"]
     told = manifest(scene, "logs")

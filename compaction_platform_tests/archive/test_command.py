@@ -70,6 +70,14 @@ def test_what_a_person_decides_about_a_chain(chain: Any, settings: Settings) -> 
     assert "no head was remembered" not in told("forget-head", "10143")
     with pytest.raises(CompactionError, match="nothing of blocks 0-10000 .* was purged"):
         told("restore", "10143", RANGE.key)
+    with pytest.raises(CompactionError, match="belong to this ledger already"):
+        told("adopt", "10143")
+    chain.execute(
+        "DELETE FROM compaction.archive_versions WHERE range_id = "
+        "(SELECT id FROM compaction.archive_ranges WHERE chain_id = 10143)"
+    )
+    assert "1 ranges: committed" in told("rebuild", "10143")
+    assert "final, not archived" not in told("status", "10143")
 
 
 def test_a_chain_that_is_not_declared_is_told(lake_environment: dict[str, str]) -> None:

@@ -596,7 +596,7 @@ def test_staged_files_that_vanish_from_a_replacement_bring_the_old_version_back(
         table = open_catalog(settings).load_table(("cold_faults", name))
         files = [task.file.file_path for task in table.scan(row_filter=f"chain_id = {scene.chain_id}").plan_files()]
         assert sorted(files) == [f"{scene.store.uri}/{key}" for key in scene.visible(name)]
-    assert scene.states(RANGE) == ["committed", "failed"]
+    assert scene.states(RANGE) == ["superseded", "failed", "committed"], "its rows, under names that are new"
     assert scene.archived(10, 20).outcome == "replaced"
     is_settled(scene, expected, "committed")
 
