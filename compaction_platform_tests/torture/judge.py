@@ -1,0 +1,156 @@
+"""What readers see before and after: the same rows, or a finding."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from compaction_platform_tests.torture import canonical
+from compaction_platform_tests.torture.cases import Input, Prepared
+from compaction_platform_tests.torture.readers import Reader, Seen
+
+REFERENCE = "pyarrow"  # it decodes for the project too: only the others are foreign
+WITH_PREDICATES = ("duckdb", "polars", "datafusion")
+
+
+@dataclass(frozen=True)
+class Finding:
+    kind: str
+    detail: str
+    is_failure: bool = True
+
+
+@dataclass(frozen=True)
+class Judge:
+    readers: Mapping[str, Reader]
+
+    # ------------------------------------------------------------ files
+
+    def directory(self, prepared: Prepared, place: Path) -> Iterator[Finding]:
+        """A directory after compaction: every input is there unchanged, or in exactly one output."""
+        holders: dict[str, list[str]] = {}
+        for output in sorted(place.glob("*.compacted-*.parquet")):
+            try:
+                names = inputs_of(output)
+            except (OSError, KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
+                yield Finding("unreadable output", f"{output.name}: {error}")
+                continue
+            for name in names:
+                holders.setdefault(name, []).append(output.name)
+            inputs = [prepared.by_name[name] for name in names]
+            yield from self.compared(inputs, [output], is_ordered=prepared.case.is_ordered)
+        for each in prepared.inputs:
+            left, held = place / each.name, holders.get(each.name, [])
+            if left.is_file() and left.read_bytes() != each.path.read_bytes():
+                yield Finding("input changed", each.name)
+            if left.is_file() + len(held) != 1:
+                where = [*held, *([each.name] * left.is_file())]
+                yield Finding("seen twice" if where else "lost", f"the rows of {each.name} are in {where}")
+            if left.is_file() and each.is_sound:
+                yield Finding("sound file left", each.name, is_failure=False)
+
+    def table(self, prepared: Prepared, place: Path) -> Iterator[Finding]:
+        """The data files of a table after maintenance: inputs as they were, and files that took the place of others."""
+        after = {file.name: file for file in place.iterdir()}
+        left = {each.name for each in prepared.inputs if each.name in after}
+        for each in prepared.inputs:
+            if each.name in left and after[each.name].read_bytes() != each.path.read_bytes():
+                yield Finding("input changed", each.name)
+        outputs = [file for name, file in sorted(after.items()) if name not in left]
+        inputs = [each for each in prepared.inputs if each.name not in left]
+        if inputs:
+            yield from self.compared(inputs, outputs, is_ordered=False)
+
+    # ------------------------------------------------------------ rows
+
+    def compared(self, inputs: Sequence[Input], outputs: Sequence[Path], *, is_ordered: bool) -> Iterator[Finding]:
+        reference = self._before(REFERENCE, inputs)
+        for name, reader in self.readers.items():
+            before = self._before(name, inputs)
+            if any(seen.refused for seen, each in zip(before, inputs, strict=True) if each.is_sound):
+                continue  # it cannot read the inputs
+            if is_ordered:
+                (output,) = outputs
+                yield from self._in_order(reader, inputs, before, reference, output)
+            else:
+                yield from self._in_any_order(reader, inputs, outputs)
+            if name in WITH_PREDICATES:
+                yield from self._predicates(reader, inputs, outputs)
+
+    def _before(self, name: str, inputs: Sequence[Input]) -> list[Seen]:
+        return [self.readers[name].read_input(each.path) for each in inputs]
+
+    def _in_order(
+        self, reader: Reader, inputs: Sequence[Input], before: Sequence[Seen], reference: Sequence[Seen], output: Path
+    ) -> Iterator[Finding]:
+        cuts = [(other if seen.refused else seen).rows for seen, other in zip(before, reference, strict=True)]
+        after = reader.read(output, cuts)
+        if after.refused is not None:
+            yield Finding("refused", f"{reader.name} read the inputs, but not the output: {after.refused[:300]}")
+            return
+        if after.rows != sum(cuts):
+            yield Finding("rows differ", f"{reader.name} reads {after.rows} rows, before {cuts}")
+        for column in _common(before, inputs):
+            if column not in after.columns:
+                reason = after.unsupported.get(column, "there is no such column")
+                yield Finding(
+                    "refused", f"{reader.name} read column {column} of the inputs, but not now: {reason[:300]}"
+                )
+                continue
+            for number, each in enumerate(inputs):
+                was = before[number].columns.get(column)
+                if was is None or was == (after.columns[column][number],):
+                    continue
+                if each.is_sound:
+                    yield Finding("rows differ", f"{reader.name}, column {column}, rows of {each.name}")
+                    continue
+                others = reference[number].columns.get(column)
+                yield Finding(
+                    "damaged rows differ", f"{reader.name}, column {column} of {each.name}", is_failure=was == others
+                )
+        sound = [seen for seen, each in zip(before, inputs, strict=True) if each.is_sound]
+        if sound and (added := after.columns.keys() - {name for seen in sound for name in seen.columns}):
+            yield Finding("columns added", f"{reader.name}: {sorted(added)}")
+
+    def _in_any_order(self, reader: Reader, inputs: Sequence[Input], outputs: Sequence[Path]) -> Iterator[Finding]:
+        before = [reader.read_input(each.path, unordered=True) for each in inputs]
+        after = [reader.read(output, unordered=True) for output in outputs]
+        for seen in after:
+            if seen.refused is not None:
+                yield Finding("refused", f"{reader.name} read the inputs, but not the output: {seen.refused[:300]}")
+                return
+        if any(seen.refused for seen in before):
+            return  # what is in the damaged file cannot be told by this reader
+        if _total(before) != _total(after):
+            is_sound = all(each.is_sound for each in inputs)
+            reference = [self.readers[REFERENCE].read_input(each.path, unordered=True) for each in inputs]
+            kind = "rows differ" if is_sound else "damaged rows differ"
+            detail = (
+                f"{reader.name}, in any order: {sum(s.rows for s in before)} rows, then {sum(s.rows for s in after)}"
+            )
+            yield Finding(kind, detail, is_failure=is_sound or _total(before) == _total(reference))
+
+    def _predicates(self, reader: Reader, inputs: Sequence[Input], outputs: Sequence[Path]) -> Iterator[Finding]:
+        for output in outputs:
+            for column, what in reader.wrong_predicates(output).items():
+                of_its_own = any(column in reader.wrong_predicates(each.path) for each in inputs if each.is_sound)
+                yield Finding("predicate", f"{reader.name}, column {column}: {what}", is_failure=not of_its_own)
+
+
+def inputs_of(output: Path) -> list[str]:
+    """Names of the files whose rows an output has, in their order: what it says in its own footer."""
+    metadata = pyarrow.parquet.read_metadata(output).metadata or {}
+    return [each["name"] for each in json.loads(metadata[b"compaction.inputs"])]
+
+
+def _common(before: Sequence[Seen], inputs: Sequence[Input]) -> list[str]:
+    """Columns that this reader can read in every sound input."""
+    sound = [set(seen.columns) for seen, each in zip(before, inputs, strict=True) if each.is_sound]
+    return sorted(set.intersection(*sound)) if sound else []
+
+
+def _total(files: Sequence[Seen]) -> tuple[int, str]:
+    return sum(seen.rows for seen in files), canonical.added([seen.columns["*"][0] for seen in files])
