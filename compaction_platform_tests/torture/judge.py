@@ -26,6 +26,7 @@ class Finding:
 @dataclass(frozen=True)
 class Judge:
     readers: Mapping[str, Reader]
+    yardstick: Path  # a file of the same dataset that every reader reads rightly, as far as it can tell values apart
 
     # ------------------------------------------------------------ files
 
@@ -67,24 +68,43 @@ class Judge:
     # ------------------------------------------------------------ rows
 
     def compared(self, inputs: Sequence[Input], outputs: Sequence[Path], *, is_ordered: bool) -> Iterator[Finding]:
-        reference = self._before(REFERENCE, inputs)
+        reference = _read(self.readers[REFERENCE], inputs)
         for name, reader in self.readers.items():
-            before = self._before(name, inputs)
+            before = _read(reader, inputs)
             if any(seen.refused for seen, each in zip(before, inputs, strict=True) if each.is_sound):
                 continue  # it cannot read the inputs
+            misread = self._misread(reader, inputs, before, reference)
+            if misread:
+                yield Finding("misread before", f"{name} misreads {sorted(misread)} of sound inputs", is_failure=False)
             if is_ordered:
                 (output,) = outputs
-                yield from self._in_order(reader, inputs, before, reference, output)
-            else:
+                yield from self._in_order(reader, inputs, before, reference, output, misread)
+            elif not misread:
                 yield from self._in_any_order(reader, inputs, outputs)
             if name in WITH_PREDICATES:
                 yield from self._predicates(reader, inputs, outputs)
 
-    def _before(self, name: str, inputs: Sequence[Input]) -> list[Seen]:
-        return [self.readers[name].read_input(each.path) for each in inputs]
+    def _misread(
+        self, reader: Reader, inputs: Sequence[Input], before: Sequence[Seen], reference: Sequence[Seen]
+    ) -> set[str]:
+        """Columns of sound inputs that this reader reads wrongly, though it can tell such values: its own defect."""
+        told, rightly = reader.read_input(self.yardstick), self.readers[REFERENCE].read_input(self.yardstick)
+        comparable = {name for name, digests in told.columns.items() if digests == rightly.columns.get(name)}
+        return {
+            name
+            for seen, right, each in zip(before, reference, inputs, strict=True)
+            for name, digests in seen.columns.items()
+            if each.is_sound and name in comparable and digests != right.columns.get(name)
+        }
 
     def _in_order(
-        self, reader: Reader, inputs: Sequence[Input], before: Sequence[Seen], reference: Sequence[Seen], output: Path
+        self,
+        reader: Reader,
+        inputs: Sequence[Input],
+        before: Sequence[Seen],
+        reference: Sequence[Seen],
+        output: Path,
+        misread: set[str],
     ) -> Iterator[Finding]:
         cuts = [(other if seen.refused else seen).rows for seen, other in zip(before, reference, strict=True)]
         after = reader.read(output, cuts)
@@ -100,23 +120,14 @@ class Judge:
                     "refused", f"{reader.name} read column {column} of the inputs, but not now: {reason[:300]}"
                 )
                 continue
-            for number, each in enumerate(inputs):
-                was = before[number].columns.get(column)
-                if was is None or was == (after.columns[column][number],):
-                    continue
-                if each.is_sound:
-                    yield Finding("rows differ", f"{reader.name}, column {column}, rows of {each.name}")
-                    continue
-                others = reference[number].columns.get(column)
-                yield Finding(
-                    "damaged rows differ", f"{reader.name}, column {column} of {each.name}", is_failure=was == others
-                )
+            if column not in misread:
+                yield from _differences(reader.name, column, inputs, before, reference, after)
         sound = [seen for seen, each in zip(before, inputs, strict=True) if each.is_sound]
         if sound and (added := after.columns.keys() - {name for seen in sound for name in seen.columns}):
             yield Finding("columns added", f"{reader.name}: {sorted(added)}")
 
     def _in_any_order(self, reader: Reader, inputs: Sequence[Input], outputs: Sequence[Path]) -> Iterator[Finding]:
-        before = [reader.read_input(each.path, unordered=True) for each in inputs]
+        before = _read(reader, inputs, unordered=True)
         after = [reader.read(output, unordered=True) for output in outputs]
         for seen in after:
             if seen.refused is not None:
@@ -126,7 +137,7 @@ class Judge:
             return  # what is in the damaged file cannot be told by this reader
         if _total(before) != _total(after):
             is_sound = all(each.is_sound for each in inputs)
-            reference = [self.readers[REFERENCE].read_input(each.path, unordered=True) for each in inputs]
+            reference = _read(self.readers[REFERENCE], inputs, unordered=True)
             kind = "rows differ" if is_sound else "damaged rows differ"
             detail = (
                 f"{reader.name}, in any order: {sum(s.rows for s in before)} rows, then {sum(s.rows for s in after)}"
@@ -138,6 +149,30 @@ class Judge:
             for column, what in reader.wrong_predicates(output).items():
                 of_its_own = any(column in reader.wrong_predicates(each.path) for each in inputs if each.is_sound)
                 yield Finding("predicate", f"{reader.name}, column {column}: {what}", is_failure=not of_its_own)
+
+
+def _differences(
+    name: str,
+    column: str,
+    inputs: Sequence[Input],
+    before: Sequence[Seen],
+    reference: Sequence[Seen],
+    after: Seen,
+) -> Iterator[Finding]:
+    """Rows of one column, input by input. What readers disagree about in a damaged file is none of our making."""
+    for number, each in enumerate(inputs):
+        was = before[number].columns.get(column)
+        if was is None or was == (after.columns[column][number],):
+            continue
+        if each.is_sound:
+            yield Finding("rows differ", f"{name}, column {column}, rows of {each.name}")
+        else:
+            agreed = was == reference[number].columns.get(column)
+            yield Finding("damaged rows differ", f"{name}, column {column} of {each.name}", is_failure=agreed)
+
+
+def _read(reader: Reader, inputs: Sequence[Input], *, unordered: bool = False) -> list[Seen]:
+    return [reader.read_input(each.path, is_sound=each.is_sound, unordered=unordered) for each in inputs]
 
 
 def inputs_of(output: Path) -> list[str]:

@@ -16,6 +16,7 @@ PROJECT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "readers"
 MODULE = "compaction_platform_tests.torture.python_reader"
 ANSWERS_WITHIN = 60.0
+GIVES_UP_WITHIN = 10.0  # on a damaged input: some readers take a minute to refuse one
 OWN_PYTHON = ("pyarrow", "duckdb", "polars", "spark")
 EXTRA_PYTHON = ("chdb", "datafusion")
 COMPILED = ("parquet_rs", "arrow_go", "parquet_go", "hyparquet")
@@ -138,18 +139,26 @@ class Reader:
     process: Answering
     known: dict[tuple[str, bool], Seen] = field(default_factory=dict)
 
-    def read(self, file: Path, cuts: Sequence[int] | None = None, *, unordered: bool = False) -> Seen:
+    def read(
+        self,
+        file: Path,
+        cuts: Sequence[int] | None = None,
+        *,
+        unordered: bool = False,
+        within: float = ANSWERS_WITHIN,
+    ) -> Seen:
         question = {"do": "read", "file": str(file), "cuts": cuts, "unordered": unordered}
         try:
-            return Seen.told(self.process.ask(question, ANSWERS_WITHIN))
+            return Seen.told(self.process.ask(question, within))
         except ProcessFailed as failed:
             return Seen(refused=f"{type(failed).__name__}: {failed}")
 
-    def read_input(self, file: Path, *, unordered: bool = False) -> Seen:
+    def read_input(self, file: Path, *, is_sound: bool = True, unordered: bool = False) -> Seen:
         """As `read`, remembered by the path: for inputs, which nobody changes."""
         key = (str(file), unordered)
         if key not in self.known:
-            self.known[key] = self.read(file, unordered=unordered)
+            within = ANSWERS_WITHIN if is_sound else GIVES_UP_WITHIN
+            self.known[key] = self.read(file, unordered=unordered, within=within)
         return self.known[key]
 
     def forget(self, place: Path) -> None:

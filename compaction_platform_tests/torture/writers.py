@@ -79,6 +79,10 @@ class Base:
     def files(self, corpus: Path) -> list[Path]:
         return sorted((corpus / self.name).glob("*.parquet"))
 
+    def yardstick(self, corpus: Path) -> Path:
+        """The most ordinary file of this dataset."""
+        return corpus / self.dataset / "pyarrow-v1-snappy" / "1.parquet"
+
 
 def _bases() -> Iterator[Base]:
     for dataset in datasets.DATASETS:

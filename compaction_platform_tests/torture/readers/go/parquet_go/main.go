@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"os"
 	"strings"
 
 	"github.com/parquet-go/parquet-go"
-	"github.com/parquet-go/parquet-go/format"
 
 	"torture/protocol"
 )
@@ -106,86 +104,6 @@ func appendPages(cells protocol.Cells, pages parquet.Pages, form form) (protocol
 		if !errors.Is(err, io.EOF) {
 			return nil, err
 		}
-	}
-}
-
-// form of a leaf's values. `depths` by definition level: how much of the path is there, so that a level means the same
-// whether a column is required or optional.
-type form struct {
-	depths    []int
-	isNested  bool
-	isDecimal bool
-	scale     int32
-}
-
-func formOf(schema *parquet.Schema, path []string) form {
-	found := form{depths: []int{}, isNested: len(path) > 1}
-	var node parquet.Node = schema
-	for depth, name := range path {
-		for _, field := range node.Fields() {
-			if field.Name() == name {
-				node = field
-				break
-			}
-		}
-		if node.Optional() || node.Repeated() {
-			found.depths = append(found.depths, depth)
-			found.isNested = found.isNested || node.Repeated()
-		}
-	}
-	found.depths = append(found.depths, len(path))
-	if logical := node.Type().LogicalType(); logical != nil {
-		if decimal, is := logical.Value.(*format.DecimalType); is {
-			found.isDecimal, found.scale = true, decimal.Scale
-		}
-	}
-	return found
-}
-
-func (form form) of(value parquet.Value) string {
-	text := "~"
-	if !value.IsNull() {
-		text = plain(value)
-		if form.isDecimal {
-			text = fmt.Sprintf("m%s/%d", unscaled(value), form.scale)
-		}
-	}
-	if form.isNested {
-		return fmt.Sprintf("%d.%d:%s,", value.RepetitionLevel(), form.depths[value.DefinitionLevel()], text)
-	}
-	return text
-}
-
-// unscaled value of a decimal, whether it is stored as a number or as bytes.
-func unscaled(value parquet.Value) string {
-	switch value.Kind() {
-	case parquet.Int32, parquet.Int64:
-		return plain(value)
-	}
-	bytes := value.ByteArray()
-	number := new(big.Int).SetBytes(bytes)
-	if len(bytes) > 0 && bytes[0]&0x80 != 0 {
-		number.Sub(number, new(big.Int).Lsh(big.NewInt(1), uint(8*len(bytes))))
-	}
-	return number.String()
-}
-
-func plain(value parquet.Value) string {
-	switch value.Kind() {
-	case parquet.Boolean:
-		return protocol.Bool(value.Boolean())
-	case parquet.Int32:
-		return fmt.Sprint(value.Int32())
-	case parquet.Int64:
-		return fmt.Sprint(value.Int64())
-	case parquet.Float:
-		return protocol.Float(float64(value.Float()))
-	case parquet.Double:
-		return protocol.Float(value.Double())
-	case parquet.Int96:
-		return fmt.Sprint(value.Int96())
-	default:
-		return protocol.Bytes(value.ByteArray())
 	}
 }
 
