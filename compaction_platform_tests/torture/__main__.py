@@ -1,12 +1,14 @@
 """`python -m compaction_platform_tests.torture`: what `make torture` runs. docs/torture.md says what it proves."""
 
 import argparse
+import json
 import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from compaction_platform_tests.torture import cases, readers, writers
 from compaction_platform_tests.torture.campaign import Bench, Result, Setup, run_all, summary
@@ -40,7 +42,8 @@ def set_up(given: argparse.Namespace) -> Setup:
     build = readers.build_place()
     missing = readers.build_all(build, say)
     wanted = given.readers.split(",") if given.readers else list(readers.NAMES)
-    work = build / "work"
+    is_one = given.seed is not None or given.case
+    work = build / ("one" if is_one else "work")  # a case can be repeated while the campaign runs
     shutil.rmtree(work, ignore_errors=True)
     corpus = build / "corpus" / writers.version()
     usable = [name for name in wanted if name not in missing]
@@ -82,13 +85,21 @@ def beside_a_lake(setup: Setup, wanted: bool) -> Iterator[Setup]:
 
 
 class Progress:
-    def __init__(self) -> None:
+    """What is told while the campaign runs; failures also go into a file, one JSON line each."""
+
+    def __init__(self, record: Path) -> None:
         self.began = self.told = time.monotonic()
         self.done = self.failed = 0
+        self.record = record
 
     def __call__(self, result: Result) -> None:
         self.done += 1
         self.failed += bool(result.failures)
+        for finding in result.failures:
+            line = {"case": result.case.name, "base": result.case.base.name, "way": result.case.way}
+            line |= {"damage": result.damage, "kind": finding.kind, "detail": finding.detail}
+            with self.record.open("a") as record:
+                record.write(json.dumps(line) + "\n")
         for finding in result.failures[:1]:
             say(f"FAILED {result.case.command}: {finding.kind}: {finding.detail.splitlines()[0][:160]}")
         now = time.monotonic()
@@ -102,7 +113,7 @@ class Progress:
 
 
 def run_one(setup: Setup, case: Case) -> int:
-    with Bench(setup, "one") as bench:
+    with Bench(setup, "case") as bench:
         result = bench.run(case)
         say(f"{case.base.name}:{case.way}, damage: {result.damage}, engines: {result.engines}{result.skipped}")
         for finding in result.findings:
@@ -119,7 +130,7 @@ def run_many(setup: Setup, given: argparse.Namespace) -> int:
     middle = began + given.minutes * 60 * SOUND_SHARE if bounded else end
     seeds = range(given.first_seed, sys.maxsize if bounded else given.first_seed + given.seeds)
     damaged = map(cases.of_seed, seeds)
-    progress = Progress()
+    progress = Progress(setup.work / "failures.jsonl")
     results = run_all(setup, [(cases.sound(), middle), (damaged, end)], WORKERS, progress)
     for title, is_damaged in (("sound files", False), ("damaged files", True)):
         those = [result for result in results if (result.case.seed is not None) == is_damaged]

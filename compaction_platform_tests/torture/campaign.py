@@ -15,7 +15,7 @@ from compaction_platform_tests.torture import readers as all_readers
 from compaction_platform_tests.torture.cases import MAINTAINED, Case, Prepared
 from compaction_platform_tests.torture.judge import Finding, Judge
 from compaction_platform_tests.torture.processes import Answering, ProcessFailed
-from compaction_platform_tests.torture.readers import PROJECT, SLOW, Reader
+from compaction_platform_tests.torture.readers import DEFECTS, PROJECT, SLOW, Reader
 from compaction_platform_tests.torture.writers import BASES
 
 COMPACTED_WITHIN = 60.0
@@ -124,9 +124,12 @@ class Bench:
 
     def _asked(self, prepared: Prepared) -> dict[str, Reader]:
         case = prepared.case
-        if case.way == "default" if case.seed is None else case.seed % SLOW_READERS_EVERY == 0:
-            return self.readers
-        return {name: reader for name, reader in self.readers.items() if name not in SLOW}
+        with_slow = case.way == "default" if case.seed is None else case.seed % SLOW_READERS_EVERY == 0
+        return {
+            name: reader
+            for name, reader in self.readers.items()
+            if (with_slow or name not in SLOW) and case.base.settings not in DEFECTS.get(name, ())
+        }
 
 
 def _told(answer: Mapping[str, Any], prepared: Prepared) -> Iterator[Finding]:

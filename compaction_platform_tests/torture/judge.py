@@ -12,6 +12,7 @@ from compaction_platform_tests.torture import canonical
 from compaction_platform_tests.torture.cases import Input, Prepared
 from compaction_platform_tests.torture.readers import Reader, Seen
 
+ROWS = "*"  # the column that stands for whole rows
 REFERENCE = "pyarrow"  # it decodes for the project too: only the others are foreign
 WITH_PREDICATES = ("duckdb", "polars", "datafusion")
 
@@ -76,10 +77,11 @@ class Judge:
             misread = self._misread(reader, inputs, before, reference)
             if misread:
                 yield Finding("misread before", f"{name} misreads {sorted(misread)} of sound inputs", is_failure=False)
+                continue  # it is no witness
             if is_ordered:
                 (output,) = outputs
-                yield from self._in_order(reader, inputs, before, reference, output, misread)
-            elif not misread:
+                yield from _in_order(reader, inputs, before, reference, output)
+            else:
                 yield from self._in_any_order(reader, inputs, outputs)
             if name in WITH_PREDICATES:
                 yield from self._predicates(reader, inputs, outputs)
@@ -97,35 +99,6 @@ class Judge:
             if each.is_sound and name in comparable and digests != right.columns.get(name)
         }
 
-    def _in_order(
-        self,
-        reader: Reader,
-        inputs: Sequence[Input],
-        before: Sequence[Seen],
-        reference: Sequence[Seen],
-        output: Path,
-        misread: set[str],
-    ) -> Iterator[Finding]:
-        cuts = [(other if seen.refused else seen).rows for seen, other in zip(before, reference, strict=True)]
-        after = reader.read(output, cuts)
-        if after.refused is not None:
-            yield Finding("refused", f"{reader.name} read the inputs, but not the output: {after.refused[:300]}")
-            return
-        if after.rows != sum(cuts):
-            yield Finding("rows differ", f"{reader.name} reads {after.rows} rows, before {cuts}")
-        for column in _common(before, inputs):
-            if column not in after.columns:
-                reason = after.unsupported.get(column, "there is no such column")
-                yield Finding(
-                    "refused", f"{reader.name} read column {column} of the inputs, but not now: {reason[:300]}"
-                )
-                continue
-            if column not in misread:
-                yield from _differences(reader.name, column, inputs, before, reference, after)
-        sound = [seen for seen, each in zip(before, inputs, strict=True) if each.is_sound]
-        if sound and (added := after.columns.keys() - {name for seen in sound for name in seen.columns}):
-            yield Finding("columns added", f"{reader.name}: {sorted(added)}")
-
     def _in_any_order(self, reader: Reader, inputs: Sequence[Input], outputs: Sequence[Path]) -> Iterator[Finding]:
         before = _read(reader, inputs, unordered=True)
         after = [reader.read(output, unordered=True) for output in outputs]
@@ -135,20 +108,45 @@ class Judge:
                 return
         if any(seen.refused for seen in before):
             return  # what is in the damaged file cannot be told by this reader
-        if _total(before) != _total(after):
+        rows = [seen.rows for seen in before], [seen.rows for seen in after]
+        if _total(before, ROWS) != _total(after, ROWS) or sum(rows[0]) != sum(rows[1]):
             is_sound = all(each.is_sound for each in inputs)
             reference = _read(self.readers[REFERENCE], inputs, unordered=True)
-            kind = "rows differ" if is_sound else "damaged rows differ"
-            detail = (
-                f"{reader.name}, in any order: {sum(s.rows for s in before)} rows, then {sum(s.rows for s in after)}"
+            known = sorted(_common(before, inputs))
+            columns = [name for name in known if name != ROWS and _total(before, name) != _total(after, name)]
+            yield Finding(
+                "rows differ" if is_sound else "damaged rows differ",
+                f"{reader.name}, in any order, columns {columns}; {rows[0]} rows, then {rows[1]}",
+                is_failure=is_sound or _total(before, ROWS) == _total(reference, ROWS),
             )
-            yield Finding(kind, detail, is_failure=is_sound or _total(before) == _total(reference))
 
     def _predicates(self, reader: Reader, inputs: Sequence[Input], outputs: Sequence[Path]) -> Iterator[Finding]:
         for output in outputs:
             for column, what in reader.wrong_predicates(output).items():
                 of_its_own = any(column in reader.wrong_predicates(each.path) for each in inputs if each.is_sound)
                 yield Finding("predicate", f"{reader.name}, column {column}: {what}", is_failure=not of_its_own)
+
+
+def _in_order(
+    reader: Reader, inputs: Sequence[Input], before: Sequence[Seen], reference: Sequence[Seen], output: Path
+) -> Iterator[Finding]:
+    cuts = [(other if seen.refused else seen).rows for seen, other in zip(before, reference, strict=True)]
+    after = reader.read(output, cuts)
+    if after.refused is not None:
+        yield Finding("refused", f"{reader.name} read the inputs, but not the output: {after.refused[:300]}")
+        return
+    if after.rows != sum(cuts):
+        yield Finding("rows differ", f"{reader.name} reads {after.rows} rows, before {cuts}")
+    for column in _common(before, inputs):
+        if column in after.columns:
+            yield from _differences(reader.name, column, inputs, before, reference, after)
+        else:
+            why = after.unsupported.get(column, "there is no such column")[:300]
+            yield Finding("refused", f"{reader.name} read column {column} of the inputs, but not now: {why}")
+    sound = [seen for seen, each in zip(before, inputs, strict=True) if each.is_sound]
+    known = {name for seen in sound for name in (*seen.columns, *seen.unsupported)}
+    if sound and (added := {*after.columns, *after.unsupported} - known):
+        yield Finding("columns added", f"{reader.name}: {sorted(added)}")
 
 
 def _differences(
@@ -187,5 +185,7 @@ def _common(before: Sequence[Seen], inputs: Sequence[Input]) -> list[str]:
     return sorted(set.intersection(*sound)) if sound else []
 
 
-def _total(files: Sequence[Seen]) -> tuple[int, str]:
-    return sum(seen.rows for seen in files), canonical.added([seen.columns["*"][0] for seen in files])
+def _total(files: Sequence[Seen], column: str) -> str | None:
+    """The sum over all files; None if one of them has no such column."""
+    sums = [seen.columns[column][0] for seen in files if column in seen.columns]
+    return canonical.added(sums) if len(sums) == len(files) else None

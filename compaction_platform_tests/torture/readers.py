@@ -22,6 +22,8 @@ EXTRA_PYTHON = ("chdb", "datafusion")
 COMPILED = ("parquet_rs", "arrow_go", "parquet_go", "hyparquet")
 NAMES = (*OWN_PYTHON, *EXTRA_PYTHON, *COMPILED)
 SLOW = ("spark", "chdb")  # asked about fewer files
+# By reader: settings of writers whose sound files it misreads by a defect of its own. It is not asked about them.
+DEFECTS = {"parquet_go": ("v1-lz4-pages",)}  # parquet-go 0.32 decodes LZ4_RAW wrongly
 
 
 def build_place() -> Path:

@@ -70,7 +70,8 @@ async function read({ file: path, cuts, unordered }) {
   const rows = names.length ? cells[names[0]].length : Number(metadata.num_rows)
   const columns = {}
   if (unordered) {
-    columns['*'] = [sumOfRows(names.map(name => cells[name]), rows)]
+    for (const name of names) columns[name] = [sumOfRows([cells[name]], rows)]
+    columns['*'] = [sumOfRows(Object.values(cells), rows)]
   } else {
     for (const name of names) columns[name] = digests(cells[name], cuts)
   }

@@ -82,7 +82,10 @@ func answerTo(
 	}
 	digests := map[string][]string{}
 	if request.Unordered {
-		digests["*"] = []string{sumOfRows(columns)}
+		digests["*"] = []string{sumOfRows(columns.Rows, columns.Cells...)}
+		for number, name := range columns.Names {
+			digests[name] = []string{sumOfRows(columns.Rows, columns.Cells[number])}
+		}
 	} else {
 		for number, name := range columns.Names {
 			digests[name] = digestsOf(columns.Cells[number], request.Cuts)
@@ -99,11 +102,11 @@ func Recover(err *error) {
 }
 
 // sumOfRows is a digest of rows in any order: those of several files add up to that of all their rows.
-func sumOfRows(columns *Columns) string {
+func sumOfRows(rows int, columns ...Cells) string {
 	sum := new(big.Int)
-	for row := range columns.Rows {
+	for row := range rows {
 		digest := sha256.New()
-		for _, cells := range columns.Cells {
+		for _, cells := range columns {
 			digest.Write(cells[row])
 		}
 		sum.Add(sum, new(big.Int).SetBytes(digest.Sum(nil)[:16]))

@@ -73,11 +73,11 @@ fn read(request: &Value) -> Answer {
     }
     let mut digests = Map::new();
     if request["unordered"].as_bool() == Some(true) {
-        let sum = (0..rows).fold(0_u128, |sum, row| {
-            let digest = readable.iter().fold(Sha256::new(), |digest, (_, cells)| digest.chain_update(&cells[row]));
-            sum.wrapping_add(u128::from_be_bytes(digest.finalize()[..16].try_into().expect("16 bytes")))
-        });
-        digests.insert("*".into(), json!([format!("{sum:032x}")]));
+        for (name, cells) in &readable {
+            digests.insert((*name).clone(), json!([sum_of_rows(rows, &[cells])]));
+        }
+        let all = readable.iter().map(|(_, cells)| cells).collect::<Vec<_>>();
+        digests.insert("*".into(), json!([sum_of_rows(rows, &all)]));
     } else {
         for (name, cells) in readable {
             digests.insert(name.clone(), digests_of(&cells, &request["cuts"])?);
@@ -140,6 +140,15 @@ fn digests_of(cells: &[Vec<u8>], cuts: &Value) -> Answer {
         rest = later;
     }
     Ok(json!(found))
+}
+
+/// A digest of rows in any order: those of several files add up to that of all their rows.
+fn sum_of_rows(rows: usize, columns: &[&Cells]) -> String {
+    let sum = (0..rows).fold(0_u128, |sum, row| {
+        let digest = columns.iter().fold(Sha256::new(), |digest, cells| digest.chain_update(&cells[row]));
+        sum.wrapping_add(u128::from_be_bytes(digest.finalize()[..16].try_into().expect("16 bytes")))
+    });
+    format!("{sum:032x}")
 }
 
 /// Read a file with this library and write its rows with this library.
