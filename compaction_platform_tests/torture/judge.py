@@ -109,16 +109,22 @@ class Judge:
         if any(seen.refused for seen in before):
             return  # what is in the damaged file cannot be told by this reader
         rows = [seen.rows for seen in before], [seen.rows for seen in after]
-        if _total(before, ROWS) != _total(after, ROWS) or sum(rows[0]) != sum(rows[1]):
+        columns = [name for name in _common(before, inputs) if name != ROWS]
+        lost = [name for name in columns if any(name not in seen.columns for seen in after)]
+        if lost:
+            yield Finding(
+                "refused", f"{reader.name} read columns {lost} of the inputs, but not now: {after[0].unsupported}"
+            )
+            return
+        is_whole = not any(seen.unsupported for seen in (*before, *after))
+        compared = [*columns, ROWS] if is_whole else columns
+        differing = [name for name in compared if _total(before, name) != _total(after, name)]
+        if differing or sum(rows[0]) != sum(rows[1]):
             is_sound = all(each.is_sound for each in inputs)
             reference = _read(self.readers[REFERENCE], inputs, unordered=True)
-            known = sorted(_common(before, inputs))
-            columns = [name for name in known if name != ROWS and _total(before, name) != _total(after, name)]
-            yield Finding(
-                "rows differ" if is_sound else "damaged rows differ",
-                f"{reader.name}, in any order, columns {columns}; {rows[0]} rows, then {rows[1]}",
-                is_failure=is_sound or _total(before, ROWS) == _total(reference, ROWS),
-            )
+            agreed = all(_total(before, name) == _total(reference, name) for name in differing)
+            detail = f"{reader.name}, in any order, columns {differing}; {rows[0]} rows, then {rows[1]}"
+            yield Finding("rows differ" if is_sound else "damaged rows differ", detail, is_failure=is_sound or agreed)
 
     def _predicates(self, reader: Reader, inputs: Sequence[Input], outputs: Sequence[Path]) -> Iterator[Finding]:
         for output in outputs:
