@@ -6,7 +6,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 READY := .venv/ready
 BIN := .venv/bin
 
-.PHONY: help demo dev test unit lint style types format bench lock clean
+.PHONY: help demo dev test torture unit lint style types format bench lock clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -28,6 +28,10 @@ test: style ## Run lint and all tests (in three processes, each with a lake of i
 unit: $(READY) ## Run only the tests that need no server (a minute or two)
 	@$(BIN)/python -m pytest -m unit -n 2
 
+torture: $(READY) ## Hold compacted files against foreign readers, with damaged inputs (10 min; needs Go, Cargo, Node)
+	@$(BIN)/python -m compaction_platform_tests.torture --minutes $(or $(TORTURE_MINUTES),10) \
+		$(if $(TORTURE_SEEDS),--seeds $(TORTURE_SEEDS)) $(if $(SEED),--seed $(SEED)) $(if $(CASE),--case '$(CASE)')
+
 lint: style types ## Check style, types and who imports whom
 
 style: $(READY)
@@ -44,7 +48,7 @@ bench: $(READY) ## Measure speed and memory against peers on this machine
 	@$(BIN)/compaction bench
 
 lock: $(READY) ## Compile requirements/*.in to hash-pinned *.txt
-	@cd requirements && for name in uv runtime dev; do \
+	@cd requirements && for name in uv runtime dev torture; do \
 		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $$name.in --output-file $$name.txt || exit 1; done
 
 clean: ## Stop what this checkout started and delete its environment, state and data
