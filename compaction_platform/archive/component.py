@@ -12,7 +12,7 @@ from compaction_platform.archive.checks import chain_checks, retention_check
 from compaction_platform.archive.finality import FinalityRule
 from compaction_platform.archive.needs import ArchiveTables
 from compaction_platform.archive.sensors import final_ranges_sensor
-from compaction_platform.lake.declaration import Declaration, Duration, Name, as_timedelta
+from compaction_platform.lake.declaration import Declaration, Duration, Name, SecondReader, as_timedelta
 from compaction_platform.lake.needs import Namespace, Need
 from compaction_platform.lake.settings import PREFIX
 
@@ -154,6 +154,7 @@ class ColdRanges(Declaration):
     max_lag: Annotated[
         Duration, Field(description="The check finality_lag warns beyond it, by the chain's own time.")
     ] = "1d"
+    second_reader: SecondReader = "sample"
     enabled: Annotated[bool, Field(description="No: no sensor; a person can still materialize.")] = True
 
     @model_validator(mode="after")
@@ -206,6 +207,7 @@ class ColdRanges(Declaration):
             max_lag=as_timedelta(self.max_lag),
             hot_variable=self.hot_url_variable,
             node_variable=rule.node_url_variable,
+            second_reader=self.second_reader,
         )
 
     def needs(self) -> list[Need]:

@@ -25,6 +25,7 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import Fingerprint, InOrder
 from compaction_platform.lake.objects import ObjectExists, Objects
 from compaction_platform.lake.parquet_output import Encoding, Output
+from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
 
 SHOWN = 5
 
@@ -58,6 +59,7 @@ class CopyTask:
     store: Objects
     attempt: str
     encoding: Encoding = field(default_factory=Encoding)
+    second_reader: Extent = "sample"
 
     def __call__(self, item: CopyItem) -> ManifestFile:
         rows, digest = read_rows(self.url, self.snapshot, self.chain_id, item)
@@ -90,6 +92,10 @@ class CopyTask:
         content = self.store.read(key)
         if hashlib.sha256(content).hexdigest() != sha256 or fingerprint_of_file(content) != expected:
             raise CopyDiffers(f"{self.store.uri}/{key} reads back as something else than was written; not committed.")
+        try:
+            look_at(content, key, self.second_reader)
+        except (SecondReaderRefused, ReadersDisagree) as reason:
+            raise CopyDiffers(f"{self.store.uri}/{key} is not read alike: {reason}; not committed.") from reason
 
 
 def read_rows(url: str, snapshot: str, chain_id: int, item: CopyItem) -> tuple[pyarrow.Table, Digest]:

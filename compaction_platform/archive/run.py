@@ -233,6 +233,7 @@ class ArchiveRun(Reach):
     def _copy(self, attempt: Attempt) -> dict[str, list[ManifestFile]]:
         items = [item for dataset in self.archive.datasets for item in self._items(attempt, dataset)]
         task = CopyTask(attempt.hot.url, attempt.hot.name, self.archive.chain_id, self.store, attempt.name)
+        task = replace(task, second_reader=self.archive.second_reader)
         files: dict[str, list[ManifestFile]] = {dataset.name: [] for dataset in self.archive.datasets}
         problems = []
         outcomes = self.spread().run(task, items, weight=lambda item: item.cut.rows * BYTES_PER_ROW)

@@ -14,10 +14,9 @@ from compaction_platform.compact.run import Directory
 from compaction_platform.compact.schedules import compact_schedule
 from compaction_platform.compact.schema_groups import Unify
 from compaction_platform.compact.sensors import late_files_sensor
-from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, as_timedelta
+from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, SecondReader, as_timedelta
 from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.second_reader import Extent
 
 
 def _layout(text: str) -> str:
@@ -94,13 +93,7 @@ class CompactedDirectory(Declaration):
             "where every page bears a checksum, the checksums are enough; several times faster."
         ),
     ] = "full"
-    second_reader: Annotated[
-        Extent,
-        Field(
-            description="How much of each run DuckDB reads as a second Parquet decoder. sample: some rows of one input "
-            "and of the output, for each output. all: everything. A file that it refuses is set aside."
-        ),
-    ] = "sample"
+    second_reader: SecondReader = "sample"
     unify: Annotated[
         Unify,
         Field(

@@ -19,7 +19,7 @@ from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objec
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.schema import columns_of
 from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
-from compaction_platform.lake.text_validity import invalid_text
+from compaction_platform.lake.value_validity import invalid_values
 
 ROWS_PER_BATCH = 1 << 16
 BATCH_BYTES = 16 << 20
@@ -88,8 +88,8 @@ class Input:
         rows = 0
         for batch in self.opened.iter_batches(self._rows_per_batch, use_threads=False):
             rows += batch.num_rows
-            if (name := invalid_text(batch)) is not None:
-                raise Unusable(f"its column {name} has text that is not valid UTF-8; other readers refuse such a file")
+            if (problem := invalid_values(batch)) is not None:
+                raise Unusable(f"its {problem}")
             yield batch
         claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
         if rows != claimed:

@@ -27,6 +27,8 @@ from compaction_platform.lake.stopwatch import Stopwatch
 ParquetSchema = tuple[tuple[Any, ...], ...]
 SPARK = b"org.apache.spark."
 FROM_CONVERTED = re.compile(r", (is_from_converted_type|force_set_converted_type)=\w+")  # how it is told, not what
+# Whatever a damaged footer may lead to, before any row is read.
+UNFIT: tuple[type[Exception], ...] = (*UNREADABLE, TypeError, AttributeError, LookupError, ArithmeticError)
 CHANGED = "encoded anew, its columns would be of other Parquet types"
 
 
@@ -121,14 +123,15 @@ def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input]
     schema that most of them have decides."""
     sound: list[Input] = []
     apart: dict[str, str] = {}
+    kinds: dict[str, Any] = {}
     for each in inputs:
         try:
             each.judge()
+            kinds[each.file.key] = kind_of(each) if exactly else _roughly(each)
             sound.append(each)
-        except UNREADABLE as reason:
+        except UNFIT as reason:
             refuse_exhaustion(reason)
             apart[each.file.key] = in_one_line(reason)
-    kinds = {each.file.key: kind_of(each) if exactly else _roughly(each) for each in sound}
     often: Counter[Any] = Counter(kinds.values())
     usable: list[Input] = []
     unified = Unified()
@@ -142,8 +145,9 @@ def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input]
                 raise Unusable("Spark has noted another calendar for its old dates than for those of the others")
             unified = unified.with_file(each.schema, each.metadata.metadata or {})
             usable.append(each)
-        except Unusable as reason:
-            apart[each.file.key] = str(reason)
+        except UNFIT as reason:
+            refuse_exhaustion(reason)
+            apart[each.file.key] = in_one_line(reason)
     return sorted(usable, key=lambda each: each.file), unified, apart
 
 

@@ -1,7 +1,6 @@
 """The second Parquet decoder looks at a bin: at some of its inputs before they are joined, at the output before it is
 published."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from compaction_platform.lake.second_reader import (
     SecondReaderRefused,
     connected,
     require_agreement,
+    seed_of,
 )
 
 
@@ -23,7 +23,7 @@ def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: 
     chooses."""
     if extent == "none" or not inputs:
         return {}
-    seed = _seed(called)
+    seed = seed_of(called)
     chosen = inputs if extent == "all" else [inputs[seed % len(inputs)]]
     refused: dict[str, str] = {}
     path = place / "input.parquet"
@@ -46,7 +46,7 @@ def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: 
 
 def require_output(path: Path, output: Input, extent: Extent, called: str) -> None:
     """Raise OutputDiffers if the second reader refuses the output, or reads other values in it than Arrow."""
-    rows = Rows.chosen(output.metadata, extent, _seed(called))
+    rows = Rows.chosen(output.metadata, extent, seed_of(called))
     if not rows.count:
         return
     with connected(path.parent) as connection:
@@ -56,7 +56,3 @@ def require_output(path: Path, output: Input, extent: Extent, called: str) -> No
             return
         except (SecondReaderRefused, ReadersDisagree) as reason:
             raise OutputDiffers(f"{called}: {reason}. {NOTHING_CHANGED}") from reason
-
-
-def _seed(called: str) -> int:
-    return int.from_bytes(hashlib.sha256(called.encode()).digest()[:8], "big")

@@ -12,7 +12,7 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.projection import CannotProject, Projection, has_same_columns, opened, row_group_tables
-from compaction_platform.lake.text_validity import invalid_text
+from compaction_platform.lake.value_validity import invalid_values
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -87,8 +87,8 @@ class DataFileRows:
             if int96_columns(parquet.metadata) and (reason := why_not_exact(content)):
                 raise DataFileDamaged(file.file_path, f"cannot be read exactly: {reason}")
             for rows in row_group_tables(parquet, projection):
-                if (name := invalid_text(rows)) is not None:
-                    raise DataFileDamaged(file.file_path, f"has text in column {name} that is not valid UTF-8")
+                if (problem := invalid_values(rows)) is not None:
+                    raise DataFileDamaged(file.file_path, f"is damaged: {problem}")
                 yield rows
         except CannotProject as unfit:
             raise DataFileDamaged(file.file_path, str(unfit)) from unfit

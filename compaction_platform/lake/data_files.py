@@ -25,6 +25,7 @@ from pyiceberg.typedef import Record
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.fingerprint import in_order
 from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -57,6 +58,7 @@ class DataFiles:
 
     metadata: "TableMetadata"
     store: Objects
+    second_reader: Extent = "none"  # how much of what is written another Parquet decoder reads, too
 
     @classmethod
     def of(cls, table: "Table", settings: "Settings") -> "DataFiles":
@@ -110,10 +112,19 @@ class DataFiles:
             self.store.write(self._key(path), encoded)
             if in_order(self._read_back(path)).columns != in_order(rows).columns:
                 raise DataFileDiffers(f"{path} was written and reads back as something else. It was removed again.")
+            self._require_agreement(path, encoded)
         except BaseException:
             self.store.delete([self._key(path)])
             raise
         return described
+
+    def _require_agreement(self, path: str, encoded: bytes) -> None:
+        try:
+            look_at(encoded, path, self.second_reader)
+        except (SecondReaderRefused, ReadersDisagree) as reason:
+            raise DataFileDiffers(
+                f"{path} was written and is not read alike: {reason}. It was removed again."
+            ) from reason
 
     def _encoded(self, rows: pyarrow.Table) -> bytes:
         codec = self.metadata.properties.get(CODEC_PROPERTY, "zstd")

@@ -5,10 +5,11 @@ from datetime import timedelta
 from typing import Annotated, Any, Self
 
 import dagster as dg
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.names import NameInvalid, checked_identifier
+from compaction_platform.lake.second_reader import Extent
 
 
 class DeclarationInvalid(CompactionError):
@@ -46,6 +47,13 @@ def _name(name: str) -> str:
 Cron = Annotated[str, AfterValidator(_checked_cron)]
 Duration = Annotated[str, AfterValidator(_duration)]
 Name = Annotated[str, AfterValidator(_name)]
+SecondReader = Annotated[
+    Extent,
+    Field(
+        description="How much of each run DuckDB reads as a second Parquet decoder. sample: some rows of each file "
+        "that is written and of some that are read; all; none. What it refuses is neither taken in nor published."
+    ),
+]
 
 
 class Declaration(dg.Component, dg.Model, dg.Resolvable):

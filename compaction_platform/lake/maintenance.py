@@ -6,9 +6,8 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.lake.declaration import Cron, Duration, Name
+from compaction_platform.lake.declaration import Cron, Duration, Name, SecondReader
 from compaction_platform.lake.file_sizes import LARGEST_MB
-from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.window import Window
 
 Megabytes = Annotated[int, Field(ge=1, le=LARGEST_MB)]
@@ -151,13 +150,7 @@ class TableCare(dg.Model, dg.Resolvable):
         Annotated[str, AfterValidator(_filter)] | None,
         Field(description="Only partitions that may hold such rows, e.g. event_time >= '2026-01-01T00:00:00+00:00'."),
     ] = None
-    second_reader: Annotated[
-        Extent,
-        Field(
-            description="How much of each run DuckDB reads as a second Parquet decoder. sample: some rows of each "
-            "group, and all of files with deletes or other columns. all: everything."
-        ),
-    ] = "sample"
+    second_reader: SecondReader = "sample"
     schedule: Annotated[
         Cron | None, Field(description="A cron for regular runs, in UTC, e.g. `0 3 * * *`; for expiry and orphans.")
     ] = None

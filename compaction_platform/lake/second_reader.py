@@ -4,14 +4,17 @@ A proof that is read by the decoder that wrote the rows shows no mistake of that
 too much, so by default a sample of each run is read: some rows of each output and of one of its inputs.
 """
 
+import hashlib
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow
 import pyarrow.parquet
+from typing_extensions import Buffer
 
 from compaction_platform.lake.canonical import TypeHasNoFingerprint, canonical_type, type_name
 from compaction_platform.lake.errors import CompactionError
@@ -113,6 +116,28 @@ def require_agreement(
     others = dict(found.columns)
     if different := [schema.names[int(place)] for place, digest in expected.columns if others[place] != digest]:
         raise ReadersDisagree(f"Arrow and DuckDB read different values in {', '.join(different)}")
+
+
+def look_at(content: Buffer, name: str, extent: Extent) -> None:
+    """Compare a file in memory as both decoders read it, all of it or a sample that its name chooses. Raises
+    SecondReaderRefused or ReadersDisagree; what DuckDB does not know passes."""
+    if extent == "none":
+        return
+    with tempfile.TemporaryDirectory(prefix="compaction-proof-") as folder, connected(Path(folder)) as connection:
+        path = Path(folder) / "file.parquet"
+        path.write_bytes(memoryview(content))
+        with (
+            pyarrow.parquet.ParquetFile(
+                path, page_checksum_verification=True, coerce_int96_timestamp_unit="us"
+            ) as file,
+            suppress(NotJudged),
+        ):
+            require_agreement(connection, path, file, Rows.chosen(file.metadata, extent, seed_of(name)))
+
+
+def seed_of(name: str) -> int:
+    """A number that chooses what is sampled: the same for the same name."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
 
 
 def _by_duckdb(

@@ -4,12 +4,10 @@ Where rows are read through our own logic (deletes, columns that have changed si
 way. Where files are taken as they are, only the Parquet decoder is shared, and a sample is enough.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.parquet
@@ -25,12 +23,11 @@ from compaction_platform.lake.second_reader import (
     Rows,
     SecondReaderRefused,
     connected,
+    look_at,
     require_agreement,
+    seed_of,
 )
 from compaction_platform.lake.second_reader_tables import LocalFile, TableReader
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 
 @dataclass(frozen=True)
@@ -95,39 +92,23 @@ def look_at_input(files: Sequence[DataFile], contents: Sequence[pyarrow.Buffer],
     """Compare one of these files, or all, as Arrow and DuckDB read them. Raises DataFileDamaged."""
     if extent == "none" or not files:
         return
-    seed = _seed(files[0].file_path)
-    chosen = range(len(files)) if extent == "all" else [seed % len(files)]
-    with tempfile.TemporaryDirectory(prefix="compaction-proof-") as folder, connected(Path(folder)) as connection:
-        path = Path(folder) / "data.parquet"
-        for number in chosen:
-            path.write_bytes(memoryview(contents[number]))
-            try:
-                _require_agreement(connection, path, extent, seed)
-            except (SecondReaderRefused, ReadersDisagree) as reason:
-                raise DataFileDamaged(files[number].file_path, f"is not read alike: {reason}") from reason
+    for number in range(len(files)) if extent == "all" else [seed_of(files[0].file_path) % len(files)]:
+        path = files[number].file_path
+        try:
+            look_at(contents[number], path, extent)
+        except (SecondReaderRefused, ReadersDisagree) as reason:
+            raise DataFileDamaged(path, f"is not read alike: {reason}") from reason
 
 
 def look_at_output(path: Path, extent: Extent) -> str | None:
     """Compare a file that is not published yet as Arrow and DuckDB read it: what is wrong, or None."""
     if extent == "none":
         return None
-    with connected(path.parent) as connection:
+    with connected(path.parent) as connection, opened(path) as file:
         try:
-            _require_agreement(connection, path, extent, _seed(path.name))
+            require_agreement(connection, path, file, Rows.chosen(file.metadata, extent, seed_of(path.name)))
+        except NotJudged:
+            return None
         except (SecondReaderRefused, ReadersDisagree) as reason:
             return str(reason)
     return None
-
-
-def _require_agreement(connection: "DuckDBPyConnection", path: Path, extent: Extent, seed: int) -> None:
-    file = opened(path)
-    try:
-        require_agreement(connection, path, file, Rows.chosen(file.metadata, extent, seed))
-    except NotJudged:
-        return
-    finally:
-        file.close()
-
-
-def _seed(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")

@@ -8,7 +8,7 @@ import pyarrow
 from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.lake.columns import arrow_schema
-from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, as_timedelta
+from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, SecondReader, as_timedelta
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.maintenance import TableCare
@@ -139,6 +139,7 @@ class MergedTable(Declaration):
             description="Columns that a NULL never overwrites; default: those of role enrichment.", default_factory=list
         ),
     ]
+    second_reader: SecondReader = "sample"
     on_new_column: Annotated[
         Literal["add", "ignore", "reject"],
         Field(
@@ -260,6 +261,7 @@ class MergedTable(Declaration):
             partition_may_change=self.partition_may_change,
             arrival_grace=as_timedelta(self.arrival_grace),
             first_hour=self.source.first_hour,
+            second_reader=self.second_reader,
         )
 
     def columns(self) -> tuple[Column, ...]:

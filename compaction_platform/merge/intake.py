@@ -108,13 +108,17 @@ class Intake:
             required=self.rules.required,
             on_new_column=self.rules.on_new_column,
             fetched=fetched or {},
+            second_reader=self.rules.second_reader,
         )
         if fetched is None or not _is_small_when_decoded(fetched):
             reading = replace(reading, fetched={})
             if rows_for == "comparison":
                 return self._kept_by_spark(reading, files)
-            return self._landed(reading, files, DataFiles.of(table, self.settings) if rows_for == "merge" else None)
+            return self._landed(reading, files, self._data_files(table) if rows_for == "merge" else None)
         return self._here(reading, files)
+
+    def _data_files(self, table: "Table") -> DataFiles:
+        return replace(DataFiles.of(table, self.settings), second_reader=self.rules.second_reader)
 
     def _columns_for(
         self, staging: Objects, files: Sequence[StagedFile], fetched: "Fetched | None", table: "Table"

@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Literal
 
 from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.settings import Settings
 
 OnNewColumn = Literal["add", "ignore", "reject"]
@@ -44,6 +45,7 @@ class MergeRules:
     partition_may_change: bool = False
     arrival_grace: timedelta = timedelta(minutes=10)
     first_hour: str = "2024-01-01-00:00"
+    second_reader: Extent = "sample"
 
     @property
     def identifier(self) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -125,7 +126,8 @@ class HeldBatch(StagedBatch):
 
     def data_files(self, table: "Table") -> "list[DataFile]":
         self.table = table
-        return DataFiles.of(table, self.settings).write(self.rows)
+        writer = replace(DataFiles.of(table, self.settings), second_reader=self.rules.second_reader)
+        return writer.write(self.rows)
 
     def take_back(self, files: "list[DataFile]") -> None:
         if self.table is not None:

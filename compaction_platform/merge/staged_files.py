@@ -27,11 +27,14 @@ from compaction_platform.lake.footers import fetch_footer
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.names import checked_identifier
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at, seed_of
+from compaction_platform.lake.value_validity import invalid_values
 from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, OnNewColumn
 
 HELD_IN_MEMORY_BYTES = 64 << 20
 ROWS_PER_BATCH = 1 << 16
+SAMPLED_ONE_IN = 64  # staged files
 
 Fate = Literal["sound", "quarantined", "changed"]
 
@@ -75,6 +78,7 @@ class Reading:
     required: tuple[str, ...]
     on_new_column: OnNewColumn
     fetched: dict[tuple[str, str], bytes] = field(default_factory=dict, repr=False)  # by key and etag
+    second_reader: Extent = "sample"  # how many of the files another Parquet decoder reads, too
 
     @property
     def output(self) -> pyarrow.Schema:
@@ -128,6 +132,7 @@ class Reading:
         with _opened(source) as file:
             if int96_columns(file.metadata) and (reason := why_not_exact(source)):
                 raise FileUnfit(reason)
+        self._require_agreement(report, source)
         fit = fit_columns(schema, self.columns, self.required, self.on_new_column)
         report = replace(report, columns={each.name: str(each.type) for each in schema}, ignored=fit.ignored)
         rejects = _Rejects(self.output)
@@ -148,11 +153,23 @@ class Reading:
             return report, kept
         return report, (_with_key(batch, self.key) for batch in self._decoded(report.key, source, fit))
 
+    def _require_agreement(self, report: FileReport, source: Any) -> None:
+        """Raise FileUnfit for a file that a second Parquet decoder refuses, or reads otherwise."""
+        version = f"{report.key} {report.etag}"
+        if self.second_reader == "sample" and seed_of(version) % SAMPLED_ONE_IN:
+            return
+        try:
+            look_at(source, version, self.second_reader)
+        except (SecondReaderRefused, ReadersDisagree) as reason:
+            raise FileUnfit(str(reason)) from reason
+
     def _decoded(self, key: str, source: Any, fit: "Fit") -> Iterator[pyarrow.RecordBatch]:
         row = 0
         with _opened(source) as file:
             names = [name for name in fit.sources.values() if name is not None]
             for batch in file.iter_batches(ROWS_PER_BATCH, use_threads=False):
+                if (problem := invalid_values(batch)) is not None:
+                    raise FileUnfit(problem)
                 held = {name: batch.column(batch.schema.get_field_index(name)) for name in names}
                 arrays = [
                     converted(held[name], column.type) if name is not None else pyarrow.nulls(len(batch), column.type)

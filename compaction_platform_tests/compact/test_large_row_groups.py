@@ -54,7 +54,7 @@ def test_large_row_groups_are_copied_as_they_are(yard: Yard, options: dict[str, 
     assert file.read().num_rows == 12_000
     stored = yard.store.stat(output)
     assert stored is not None
-    audited = Audit(yard.store)(Listed(stored.key, stored.size, stored.etag))
+    audited = Audit(yard.store)(Listed(stored.key, stored.size, stored.etag, stored.last_modified))
     assert (audited.rows, audited.problem) == (12_000, None)
 
 

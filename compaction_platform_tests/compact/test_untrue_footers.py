@@ -68,7 +68,7 @@ def test_the_check_alone_finds_a_compacted_file_with_text_that_is_no_utf8(yard: 
     yard.store.write(output, text_damaged(bytes(yard.store.read(output)), b"event-1-00300"))
     stored = yard.store.stat(output)
     assert stored is not None
-    audited = Audit(yard.store)(Listed(stored.key, stored.size, stored.etag))
+    audited = Audit(yard.store)(Listed(stored.key, stored.size, stored.etag, stored.last_modified))
     assert audited.problem is not None
 
 
@@ -136,3 +136,28 @@ def test_what_an_untrue_footer_claims_is_not_published_again(
         if told is not None and 5 in told:
             low, high = (int.from_bytes(told.get_value(place), "little", signed=True) for place in (6, 5))
             assert 0 <= low <= high <= 2999
+
+
+IMPOSSIBLE = {
+    "time of day": pyarrow.array([1, 90_000_000_000, 2] * 100, pyarrow.int64()).view(pyarrow.time64("us")),
+    "moment": pyarrow.array([1, 1 << 62, 2] * 100, pyarrow.int64()).view(pyarrow.timestamp("ms")),
+    "decimal": pyarrow.array([1, 10**12, 2] * 100).cast(pyarrow.decimal128(38, 0)).view(pyarrow.decimal128(5, 2)),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+@pytest.mark.parametrize("options", [{}, {"row_group_size": 100}], ids=str)
+def test_a_value_that_its_column_cannot_hold_sets_its_file_aside(
+    yard: Yard, kind: str, options: dict[str, Any]
+) -> None:
+    sound = pyarrow.array([1, 2, 3] * 100, pyarrow.int64()) if kind != "decimal" else pyarrow.array([1, 2, 3] * 100)
+    values = sound.cast(pyarrow.decimal128(38, 0)) if kind == "decimal" else sound
+    for place in range(4):
+        column = IMPOSSIBLE[kind] if place == 2 else values.view(IMPOSSIBLE[kind].type)
+        yard.put(f"{place}.parquet", pyarrow.table({"id": range(300), "v": column}), store_schema=False, **options)
+    report = yard.compact()
+    assert list(report.set_aside) == ["2.parquet"]
+    assert "other readers refuse it" in report.set_aside["2.parquet"]
+    (output,) = yard.outputs()
+    assert duckdb.sql(f"SELECT count(v) FROM '{yard.uri}/{output}'").fetchall() == [(900,)]
+    assert polars.read_parquet(f"{yard.uri}/{output}").height == 900

@@ -1,6 +1,7 @@
 """What may happen in the middle of a compaction, made to happen. Afterwards every row is there, exactly once."""
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 
 from compaction_platform.compact import engines, originals, reconcile, rewrite, run
 from compaction_platform.compact.decisions import Decisions
-from compaction_platform.compact.inputs import Fetched
+from compaction_platform.compact.inputs import Fetched, Input
 from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Bin
@@ -25,6 +26,7 @@ from compaction_platform.compact.run import CompactRun
 from compaction_platform.lake.objects import ObjectExists, Objects, StoreRefused
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
 pytestmark = pytest.mark.unit
@@ -59,6 +61,7 @@ from compaction_platform.compact.originals import Removal
 from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.spread import Spread
 
 uri, point = sys.argv[1:]
@@ -146,6 +149,67 @@ def test_a_full_disk_changes_nothing(yard: Yard, tmp_path: Path) -> None:
     assert "File too large" in ended.stdout
     assert (len(yard.files()), yard.outputs()) == (8, [])
     every_row_once(yard)
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [MemoryError("realloc"), pyarrow.ArrowMemoryError("malloc of 64 failed"), OSError(errno.EMFILE, "too many files")],
+    ids=lambda error: type(error).__name__,
+)
+@pytest.mark.parametrize("place", ["decoded", "write"])
+def test_no_memory_and_no_room_damage_no_file(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, trouble: Exception, place: str
+) -> None:
+    """What this machine lacks is nothing that is said about a file, and the next run compacts it."""
+
+    def fail(*arguments: Any, **named: Any) -> Any:
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engines.stitching, "write", raising(CannotStitch))
+        if place == "decoded":
+            patch.setattr(Input, "decoded", fail)
+        else:
+            patch.setattr(engines.Output, "write", fail)
+        report = yard.compact()
+    assert report.made == [] and report.set_aside == {}
+    assert yard.notes() == {}
+    every_row_once(yard)
+    assert yard.compact().is_clean
+    is_compacted(yard)
+
+
+def test_a_file_that_wants_more_memory_than_there_is_does_not_stop_the_others(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A damaged footer may ask for any amount of it."""
+    real = Input.decoded
+
+    def decoded(self: Input) -> Any:
+        if self.file.name == "3.parquet":
+            raise MemoryError
+        return real(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engines.stitching, "write", raising(CannotStitch))
+        patch.setattr(Input, "decoded", decoded)
+        report = yard.compact()
+    assert [len(each.made_of.inputs) for each in report.made] == [7]
+    assert "memory ran out" in report.made[0].changed["h=1/3.parquet"]
+    assert yard.notes() == {}
+    every_row_once(yard)
+
+
+def test_trash_is_kept_for_as_long_as_its_declaration_said(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever empties it later: `compaction compact`, which knows no declaration, or a run that declares less."""
+    yard.compact(originals="trash", trash_for=timedelta(hours=720))
+    assert len(list(yard.store.list("_compaction/trash"))) == 8
+    for hours, left in ((719, 8), (721, 0)):
+        later = datetime.now(UTC) + timedelta(hours=hours)
+        monkeypatch.setattr(CompactRun, "now", lambda self, later=later: later)
+        yard.compact()
+        yard.compact(originals="trash", trash_for=timedelta(hours=1))
+        assert len(list(yard.store.list("_compaction/trash"))) == left
 
 
 # ---------------------------------------------------------------- a store that fails
@@ -293,7 +357,7 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
     dies: bool,
 ) -> None:
     target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
-    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
     removal = originals.Removal(originals_are, datetime.now(UTC))
     work = Rewrite(yard.store, target.store, How(Encoding()), removal)
     ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
@@ -373,7 +437,7 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
     """Another run has files of it in an output of its own. While this one sleeps, further runs finish, a day later,
     what both have left to do."""
     target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
-    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
     work = Rewrite(yard.store, target.store, How(Encoding()), originals.Removal(originals_are, datetime.now(UTC)))
     ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
     real_commit, real_finish = Rewrite._commit, Rewrite._finish
@@ -442,7 +506,7 @@ def test_an_output_whose_inputs_are_being_removed_cannot_be_withdrawn_any_more(
 
 def test_an_output_that_was_withdrawn_never_has_that_name_again(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever withdrew it may delete it at any time: what is made of the same files later has another name."""
-    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
     work = Rewrite(yard.store, yard.store, How(Encoding()), originals.Removal("delete"))
     planned = Bin(tuple(files), 128)
     Decisions(yard.store).withdraw(planned.output)
@@ -513,13 +577,15 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
 
 def test_what_an_output_was_made_of_is_known_when_it_is_taken_along(yard: Yard) -> None:
     """A slow run comes late with a file whose rows have moved on, twice."""
-    files = sorted(Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list())
+    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
     work = Rewrite(yard.store, yard.store, How(Encoding()), originals.Removal("delete"))
     late = Bin(tuple(files[1:3]), 128)
     kept = rewrite.fetch(yard.store, late.inputs)
     work(Bin(tuple(files[:2]), 128))
     (first,) = [
-        Listed(stored.key, stored.size, stored.etag) for stored in yard.store.list() if "compacted" in stored.key
+        Listed(stored.key, stored.size, stored.etag, stored.last_modified)
+        for stored in yard.store.list()
+        if "compacted" in stored.key
     ]
     work(Bin((first, *files[6:]), 128))
     with pytest.MonkeyPatch.context() as patch:

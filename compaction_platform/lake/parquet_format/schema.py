@@ -153,6 +153,8 @@ def schema_bytes(elements: Sequence[Struct]) -> bytes:
 def _order(element: Struct, physical: int) -> Key | None:
     logical: Struct | None = element.get_value(LOGICAL)
     kind = next(iter(logical), None) if logical else None
+    if logical and not all(isinstance(value, Struct) for _, value in logical.values()):
+        raise ThriftInvalid("a logical type is not described by a structure")
     converted = element.get_value(CONVERTED)
     if physical == BOOLEAN:
         return bytes if kind is None else None

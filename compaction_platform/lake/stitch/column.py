@@ -141,19 +141,12 @@ class Column:
 
     leaf: Leaf
     pieces: list[Piece]
+    codec: int  # what the output is compressed by
 
     @classmethod
-    def of(cls, leaf: Leaf, pieces: Sequence[Piece]) -> "Column":
+    def of(cls, leaf: Leaf, pieces: Sequence[Piece], codec: int) -> "Column":
         """These chunks to be taken apart. What is found in them takes memory, and goes with the column."""
-        return cls(leaf, [replace(each) if each.uses_dictionary else each for each in pieces])
-
-    @cached_property
-    def codec(self) -> int:
-        """What the output is compressed by: as most of the values are."""
-        sizes: dict[int, int] = {}
-        for each in self.pieces:
-            sizes[each.chunk.codec] = sizes.get(each.chunk.codec, 0) + each.chunk.uncompressed
-        return max(sizes, key=lambda number: sizes[number])
+        return cls(leaf, [replace(each) if each.uses_dictionary else each for each in pieces], codec)
 
     @cached_property
     def coded(self) -> list[Taken]:
@@ -197,7 +190,7 @@ class Column:
         where it is compressed in another way than the others, compressed anew."""
         new = page
         if each.chunk.codec != self.codec:
-            new = _compressed_anew(new, each.chunk.codec, self.codec)
+            new = compressed_again(new, each.chunk.codec, self.codec)
         if each.leaf.definition < self.leaf.definition:
             new = _saying_that_none_is_null(new, self.leaf)
         return NewPage(new, self._rows(page, each, alone=len(each.pages) == 1))
@@ -309,7 +302,8 @@ def _with_length(levels: bytes) -> bytes:
     return len(levels).to_bytes(4, "little") + levels if levels else b""
 
 
-def _compressed_anew(page: Page, before: int, now: int) -> Page:
+def compressed_again(page: Page, before: int, now: int) -> Page:
+    """A page, its values compressed by another codec."""
     levels = page.repetitions + page.definitions
     if page.kind != DATA_V2 or page.is_compressed:
         rest = values.decompressed(page.data[levels:], before, page.uncompressed - levels)

@@ -62,7 +62,7 @@ def _is_same(
     leaf, pieces = plan.leaves[place], plan.pieces(number, place)
     if any(each.leaf != leaf or each.chunk.codec != chunk.codec for each in pieces):
         return False, False
-    if not _is_made_of(Column.of(leaf, pieces), pages(chunk)):
+    if not _is_made_of(Column.of(leaf, pieces, chunk.codec), pages(chunk)):
         return False, False
     old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
     return True, all(page.has_checksum for page in old)

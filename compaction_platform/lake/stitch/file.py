@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from compaction_platform.lake.parquet_format.codecs import NAMES, NUMBERS, UNCOMPRESSED
@@ -62,6 +63,16 @@ class Plan:
                 _piece_of(source, number, place, headers) for source, number in self.groups[group]
             ]
         return self._pieces[group, place]
+
+    @cached_property
+    def codecs(self) -> tuple[int, ...]:
+        """What each column is compressed by: as most of its values are, and the same in all row groups. (Some readers
+        take the first row group's codec for the others.)"""
+        sizes: list[Counter[int]] = [Counter() for _ in self.leaves]
+        for source, number in (part for group in self.groups for part in group):
+            for counted, chunk in zip(sizes, source.footer.row_groups[number].chunks, strict=True):
+                counted[chunk.codec] += chunk.uncompressed
+        return tuple(counted.most_common(1)[0][0] if counted else UNCOMPRESSED for counted in sizes)
 
     @property
     def created_by(self) -> bytes:
@@ -235,7 +246,7 @@ class Stitched:
         decoded = 0
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
         for place, leaf in enumerate(self.plan.leaves):
-            column = Column.of(leaf, self.plan.pieces(new, place))
+            column = Column.of(leaf, self.plan.pieces(new, place), self.plan.codecs[place])
             decoded += sum(each.decoded_bytes for each in column.pieces)
             if decoded > LARGEST_ROW_GROUP:
                 raise CannotStitch("decoded, a row group would be too large to be held in memory")

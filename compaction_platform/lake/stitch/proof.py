@@ -28,7 +28,7 @@ from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_i
 from compaction_platform.lake.stitch.file import Choice, Plan
 from compaction_platform.lake.stitch.source import decoded, opened
 from compaction_platform.lake.stitch.statistics import Bounds
-from compaction_platform.lake.text_validity import invalid_text
+from compaction_platform.lake.value_validity import invalid_values
 
 types = pyarrow.types
 
@@ -106,8 +106,8 @@ def proved(
     for number in numbers:
         for name in shown:
             rows = made.column(number, name)
-            if invalid_text(rows) is not None:
-                raise CannotStitch(f"column {name} has text that is not valid UTF-8")
+            if (problem := invalid_values(rows)) is not None:
+                raise CannotStitch(problem)
             bounds |= _bounds(plan, made, number, rows)
             values = _by_value(rows, made.schema.field(name).type)
             whole.update(values)

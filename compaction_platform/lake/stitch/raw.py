@@ -1,13 +1,16 @@
 """Strategy A: a chunk without a dictionary is a run of pages that need nothing else. They are copied."""
 
 from compaction_platform.lake.parquet_format.pages import Page
-from compaction_platform.lake.stitch.column import Column, NewColumn, Piece
+from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, compressed_again
 
 
 def copied(column: Column, reason: str) -> NewColumn:
     """All pages, one after the other. A lone chunk keeps its dictionary."""
-    lone = column.pieces[0].dictionary if len(column.pieces) == 1 else None
-    made = NewColumn("raw", reason, column.codec, [], lone if column.pieces[0].uses_dictionary else None)
+    first = column.pieces[0]
+    lone = first.dictionary if len(column.pieces) == 1 and first.uses_dictionary else None
+    if lone is not None and first.chunk.codec != column.codec:
+        lone = compressed_again(lone, first.chunk.codec, column.codec)
+    made = NewColumn("raw", reason, column.codec, [], lone)
     for each in column.pieces:
         copy_pages(made, column, each)
     return made

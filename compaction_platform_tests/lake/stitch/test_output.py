@@ -170,6 +170,18 @@ def test_sizes_encodings_and_checksums_are_true(writer: str) -> None:
         read(bytes(flipped), page_checksum_verification=True)
 
 
+def test_a_column_is_compressed_alike_in_all_row_groups() -> None:
+    """Some readers take the codec of the first row group for that of all others."""
+    tables = [table(number * 2000, ROWS, ["string", "int64"]) for number in range(4)]
+    codecs = ["snappy", "none", "zstd", "snappy"]
+    files = [by_pyarrow(compression=codec)(rows) for codec, rows in zip(codecs, tables, strict=True)]
+    output, _ = stitched(files, row_group_bytes=1)
+    groups = FooterReader().read(output).row_groups
+    assert len(groups) == 4
+    assert {chunk.codec for group in groups for chunk in group.chunks} == {SNAPPY}
+    assert read(output).equals(pyarrow.concat_tables(tables))
+
+
 # ---------------------------------------------------------------- statistics
 
 
