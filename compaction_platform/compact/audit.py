@@ -11,6 +11,8 @@ from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import ROWS_KEY
 from compaction_platform.compact.written import bytes_digest, digest_of, read_back
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.second_reader import ReadersDisagree, SecondReaderRefused, look_at
+from compaction_platform.lake.stitch.bounds import untrue_bounds
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,18 @@ class Audit:
             return Audited(problem=f"it cannot be read: {error}")
         if said != found:
             return Audited(found["rows"], f"its rows are not those that were verified: {found}, said: {said}")
-        return Audited(found["rows"])
+        return Audited(found["rows"], _problem(output))
+
+
+def _problem(output: Input) -> str | None:
+    """What other readers would get wrong, although the rows are right."""
+    if untrue := untrue_bounds(output.footer, output.opened):
+        return f"its footer claims bounds or nulls that its rows do not have: {', '.join(untrue)}"
+    try:
+        look_at(output.data, output.file.key, "all")
+    except (SecondReaderRefused, ReadersDisagree) as reason:
+        return str(reason)
+    return None
 
 
 def _found(output: Input, *, by_bytes: bool) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def test_an_hour_is_compacted_and_the_run_tells_what_it_did(deploy: Callable[...
     assert "| under 1 MB | 3 | 1 | ████████████ | ████ |" in told["file_sizes"]
     (output,) = told["outputs"]
     assert (output.data["inputs"], output.data["rows"], output.data["engine"]) == (3, 150, "re-encode")
-    assert output.data["reason"].startswith("row groups are small")
+    assert output.data["reason"].startswith("not stitched: row groups have 50 rows")
     assert checks(result) == ALL_WELL
 
 

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.footer import Statistics
+from compaction_platform.lake.parquet_format.footer import Footer, Statistics
 from compaction_platform.lake.parquet_format.schema import (
     BYTE_ARRAY,
     DOUBLE,
@@ -21,7 +21,9 @@ from compaction_platform.lake.parquet_format.schema import (
     FLOAT,
     INT32,
     INT64,
+    Key,
     Leaf,
+    columns_of,
 )
 from compaction_platform.lake.stitch.extremes import extremes_of
 
@@ -51,6 +53,39 @@ def page_bounds(leaf: Leaf, described: Any, values: pyarrow.Array, counts: Seque
             _set_bounds(page, leaf, low, high, is_text=is_text)
         found.append(page)
     return found
+
+
+def untrue_bounds(footer: Footer, file: pyarrow.parquet.ParquetFile) -> list[str]:
+    """Columns of which a footer claims bounds or a number of nulls that the rows of some row group do not have."""
+    found: list[str] = []
+    for place, leaf in enumerate(columns_of(footer.schema)):
+        described = file.metadata.schema.column(place)
+        for number, group in enumerate(footer.row_groups):
+            claimed = group.chunks[place].statistics
+            if leaf.repetition or (claimed.nulls is None and claimed.low is None):
+                continue
+            rows = file.read_row_group(number, columns=[leaf.path[0]], use_threads=False)
+            (true,) = page_bounds(leaf, described, leaf_values(leaf, rows), [group.rows])
+            if not _hold(claimed, true, leaf):
+                found.append(".".join(leaf.path))
+                break
+    return found
+
+
+def _hold(claimed: Statistics, true: Statistics, leaf: Leaf) -> bool:
+    if claimed.nulls is not None and claimed.nulls != true.nulls:
+        return False
+    if None in (leaf.order, claimed.low, claimed.high, true.low, true.high):
+        return True
+    order: Key = leaf.order or bytes
+    low, high = order(claimed.low or b""), order(claimed.high or b"")
+    # A true bound that was cut is no value; what is exact must be one.
+    return not (
+        (low > order(true.low or b"") and true.low_is_exact is not False)
+        or (high < order(true.high or b"") and true.high_is_exact is not False)
+        or (claimed.low_is_exact is True and true.low_is_exact is True and claimed.low != true.low)
+        or (claimed.high_is_exact is True and true.high_is_exact is True and claimed.high != true.high)
+    )
 
 
 def count_nulls(values: pyarrow.Array, counts: Sequence[int]) -> list[int]:
