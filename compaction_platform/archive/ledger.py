@@ -153,6 +153,9 @@ class Ledger:
     def _plan(self, blocks: BlockRange, because: str | None) -> None:
         """A version that can be claimed, if none is under way."""
         with self.connected() as connection:
+            # One at a time: two rows that exclude each other, inserted at once, wait for each other until PostgreSQL
+            # ends one of them as a deadlock.
+            connection.execute("SELECT id FROM compaction.archive_ledger FOR UPDATE")
             # Ranges of another size that came to nothing stand in nobody's way.
             connection.execute(
                 """
