@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from compaction_platform.compact import reconcile
+from compaction_platform.compact.own_lists import KeptByAList
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.local.embedded import EmbeddedLake
@@ -39,6 +40,19 @@ def test_directories_on_s3_are_compacted_in_spark_tasks(yard: Yard) -> None:
     assert len(yard.files()) == 4
     assert set(yard.notes()) == {"dt=2026-11-01/hour=00/bad.parquet"}
     assert yard.run().plan()[0].plan.is_empty
+
+
+@pytest.mark.parametrize(
+    "list_name", ["_delta_log/00000000000000000000.json", "_spark_metadata/0", "data/metadata/v1.metadata.json"]
+)
+def test_files_on_s3_that_a_list_above_them_names_are_refused(yard: Yard, list_name: str) -> None:
+    for number in range(3):
+        yard.put(f"data/dt=2026-11-01/{number}.parquet", rows(number * 50))
+    yard.store.write(list_name, b"{}")
+    below = Yard(f"{yard.uri}/data/dt=2026-11-01", yard.settings)
+    with pytest.raises(KeptByAList, match="Nothing was done"):
+        below.compact()
+    assert len(below.files()) == 3
 
 
 def test_an_upload_to_s3_that_is_there_already_is_finished(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
