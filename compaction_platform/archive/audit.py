@@ -12,7 +12,7 @@ import pyarrow.parquet
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.copy_task import fingerprint_of_file
 from compaction_platform.archive.hot import as_text, as_time
-from compaction_platform.archive.layout import MANIFEST, NOT_DATA, SUCCESS, Place
+from compaction_platform.archive.layout import NOT_DATA, Place
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.links import Link
 from compaction_platform.archive.manifest import Manifest, ManifestFile
@@ -20,6 +20,7 @@ from compaction_platform.archive.publish import is_marked
 from compaction_platform.archive.version import WORKING, Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
 BYTES_READ_ALONE = 1 << 30  # of a dataset, in one check without a run
 EVERY_DAY = 7919  # a prime number: in time the beginning falls on every range
@@ -114,9 +115,9 @@ def mark_problems(store: Objects, manifest: Manifest) -> list[str]:
         return []
     directory = Place(str(manifest.chain_id), manifest.dataset, manifest.blocks).directory
     problem = (
-        f"{store.uri}/{directory} is not marked as version {manifest.dataset_version} of the ledger: {MANIFEST} or "
-        f"{SUCCESS} is missing, or belongs to another version. If its files are right, materializing the range puts "
-        "both back"
+        f"{store.uri}/{directory} is not marked as version {manifest.dataset_version} of the ledger: {RANGE_MANIFEST} "
+        f"or {RANGE_SUCCESS} is missing, or belongs to another version. If its files are right, materializing the "
+        "range puts both back"
     )
     return [problem]
 

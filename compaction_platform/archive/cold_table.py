@@ -30,13 +30,13 @@ from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.table_entries import Manifests
+from compaction_platform.persisted_names import COLD_RANGE
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 ATTEMPTS = 8
 NAME_MAPPING = "schema.name-mapping.default"
-RANGE_PROPERTY = "compaction.range"
 
 
 class ColdTableUnfit(CompactionError):
@@ -172,7 +172,7 @@ class ColdTable:
             added=[Added(file) for file in added],
             removed=frozenset(file.file_path for file in removed),
             operation=Operation.OVERWRITE if removed else Operation.APPEND,
-            properties={RANGE_PROPERTY: f"{self.archive.chain}:{blocks.key}"},
+            properties={COLD_RANGE: f"{self.archive.chain}:{blocks.key}"},
         )
         commit_change(table, change, Manifests(table.io))
 

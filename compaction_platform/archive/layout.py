@@ -5,11 +5,9 @@ import secrets
 from dataclasses import dataclass
 
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
-LOG = "_ledger"  # below the chain: who owns the cold files, see ownership.py
-MANIFEST = "_manifest.json"
-SUCCESS = "_SUCCESS"
-NOT_DATA = (MANIFEST, SUCCESS)
+NOT_DATA = (RANGE_MANIFEST, RANGE_SUCCESS)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from compaction_platform.archive.layout import LOG, SUCCESS
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import Manifest, Strict
 from compaction_platform.archive.publish import success_mark
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects
+from compaction_platform.persisted_names import LEDGER_LOG_DIRECTORY, RANGE_SUCCESS
 
 READS_AT_ONCE = 16
 ROUNDS = 100
@@ -148,7 +148,7 @@ class Ownership:
 
     @property
     def _directory(self) -> str:
-        return f"{self.ledger.chain_id}/{LOG}"
+        return f"{self.ledger.chain_id}/{LEDGER_LOG_DIRECTORY}"
 
     @property
     def _log(self) -> str:
@@ -243,7 +243,7 @@ class Ownership:
         keys = [
             stored.key
             for stored in self.store.list(str(self.ledger.chain_id))
-            if stored.key.endswith(f"/{SUCCESS}") and "/range=" in stored.key
+            if stored.key.endswith(f"/{RANGE_SUCCESS}") and "/range=" in stored.key
         ]
         with ThreadPoolExecutor(READS_AT_ONCE) as pool:
             yield from zip(keys, pool.map(lambda key: bytes(self.store.read(key)), keys), strict=True)

@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from compaction_platform.archive.cold_table import ColdTable
-from compaction_platform.archive.layout import MANIFEST, NOT_DATA, SUCCESS, Place, attempt_name, new_token
+from compaction_platform.archive.layout import NOT_DATA, Place, attempt_name, new_token
 from compaction_platform.archive.manifest import Manifest, ManifestFile
 from compaction_platform.archive.version import Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects
+from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
 COPIES_AT_ONCE = 8
 
@@ -75,7 +76,7 @@ class Publication:
             place = _place(manifest)
             there = self._visible(place)
             gone = [file.name for file in manifest.files if file.name in there]
-            marks = {MANIFEST: manifest.to_bytes(), SUCCESS: success_mark(manifest)}
+            marks = {RANGE_MANIFEST: manifest.to_bytes(), RANGE_SUCCESS: success_mark(manifest)}
             gone += [
                 name for name, mark in marks.items() if sha256_of(self.store, place.visible(name)) == _sha256(mark)
             ]
@@ -97,8 +98,8 @@ class Publication:
         wanted = {file.name: file.size for file in manifest.files}
         there = self._visible(place)
         old = [name for name in there if name not in wanted and name not in NOT_DATA]
-        if old and SUCCESS in there:  # from here on the directory is not whole
-            self._delete([place.visible(SUCCESS)])
+        if old and RANGE_SUCCESS in there:  # from here on the directory is not whole
+            self._delete([place.visible(RANGE_SUCCESS)])
         self._set_aside(place, old)
         with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
             list(pool.map(lambda file: self._copy(place, manifest, file), manifest.files))
@@ -168,7 +169,7 @@ class Publication:
 
     def _keep(self, place: Place, version: Version, file: ManifestFile) -> None:
         visible, kept = place.visible(file.name), place.superseded(version.version, file.name)
-        manifest_key = place.superseded(version.version, MANIFEST)
+        manifest_key = place.superseded(version.version, RANGE_MANIFEST)
         try:
             self.store.copy(visible, kept)
         except ObjectExists:
@@ -210,18 +211,18 @@ def clear_attempts(store: Objects, manifest: Manifest, before: int) -> None:
 
 def stage_manifest(store: Objects, manifest: Manifest) -> None:
     place = _place(manifest)
-    key = place.staged(manifest.attempt_name, MANIFEST)
+    key = place.staged(manifest.attempt_name, RANGE_MANIFEST)
     store.create(key, manifest.to_bytes())
     if bytes(store.read(key)) != manifest.to_bytes():
         raise StagedFilesMissing(f"{store.uri}/{key} reads back as something else than was written.")
-    store.create(place.staged(manifest.attempt_name, SUCCESS), success_mark(manifest))
+    store.create(place.staged(manifest.attempt_name, RANGE_SUCCESS), success_mark(manifest))
 
 
 def mark_again(store: Objects, manifest: Manifest, fence: int, still_ours: Callable[[], None]) -> None:
     """Put the marks of a committed version back. They are written to a directory of their own first, then it is checked
     that nobody took over, then they are copied: whoever takes over later deletes the directory."""
     place, attempt = _place(manifest), attempt_name(fence, new_token())
-    for name, content in ((MANIFEST, manifest.to_bytes()), (SUCCESS, success_mark(manifest))):
+    for name, content in ((RANGE_MANIFEST, manifest.to_bytes()), (RANGE_SUCCESS, success_mark(manifest))):
         store.create(place.staged(attempt, name), content)
     still_ours()
     for name in NOT_DATA:
@@ -234,8 +235,8 @@ def is_marked(store: Objects, manifest: Manifest) -> bool:
     place = _place(manifest)
     try:
         return (
-            bytes(store.read(place.visible(SUCCESS))) == success_mark(manifest)
-            and bytes(store.read(place.visible(MANIFEST))) == manifest.to_bytes()
+            bytes(store.read(place.visible(RANGE_SUCCESS))) == success_mark(manifest)
+            and bytes(store.read(place.visible(RANGE_MANIFEST))) == manifest.to_bytes()
         )
     except ObjectMissing:
         return False

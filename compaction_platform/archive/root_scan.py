@@ -6,19 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from compaction_platform.archive.layout import MANIFEST, NOT_DATA, Place
+from compaction_platform.archive.layout import NOT_DATA, Place
 from compaction_platform.archive.manifest import Manifest, ManifestUnreadable
 from compaction_platform.archive.ownership import LogEntry
 from compaction_platform.archive.publish import is_marked
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.version import Version
 from compaction_platform.lake.objects import Objects
+from compaction_platform.persisted_names import RANGE_MANIFEST
 
 READS_AT_ONCE = 16
 VISIBLE = re.compile(r"[^/]+/(?P<dataset>[^/]+)/range=(?P<range>\d+-\d+)/(?P<name>[^/]+)")
 MANIFESTS = re.compile(
     r"[^/]+/(?P<dataset>[^/]+)/(range=|_attempts/|_superseded/)(?P<range>\d+-\d+)/([^/]+/)?"
-    + re.escape(MANIFEST)
+    + re.escape(RANGE_MANIFEST)
     + ".*"
 )
 ATTEMPT = re.compile(r"[^/]+/[^/]+/_attempts/(?P<range>\d+-\d+)/(?P<fence>\d+)[_/].*")

@@ -18,7 +18,7 @@ from compaction_platform.archive.copy_task import CopyItem, CopyTask
 from compaction_platform.archive.cuts import cut
 from compaction_platform.archive.hot import HotSnapshot, hot_snapshot
 from compaction_platform.archive.hot_columns import arrow_schema
-from compaction_platform.archive.layout import MANIFEST, Place, new_token
+from compaction_platform.archive.layout import Place, new_token
 from compaction_platform.archive.manifest import (
     FinalityEvidence,
     Manifest,
@@ -40,6 +40,7 @@ from compaction_platform.archive.source import SourceUnfit, require_whole
 from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.spread import Spread
+from compaction_platform.persisted_names import RANGE_MANIFEST
 
 BYTES_PER_ROW = 300  # a guess, for sharing work out
 
@@ -352,7 +353,7 @@ class ArchiveRun(Reach):
             keys = [
                 Place(self.archive.chain, name, version.blocks).superseded(version.version, file_name)
                 for name, manifest in version.manifests.items()
-                for file_name in (MANIFEST, *(file.name for file in manifest.files))
+                for file_name in (RANGE_MANIFEST, *(file.name for file in manifest.files))
             ]
             if not self.store.delete(keys):
                 self.ledger.forget(version)

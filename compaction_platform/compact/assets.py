@@ -14,7 +14,7 @@ from compaction_platform.compact.show import plan_as_json
 from compaction_platform.lake.file_sizes import MB, histogram
 from compaction_platform.lake.metrics import send_metrics
 from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.run_requests import SUBJECT_TAG
+from compaction_platform.persisted_names import SUBJECT_TAG
 
 SHOWN = 100
 

@@ -8,11 +8,11 @@ import pyarrow
 
 from compaction_platform.compact.inputs import UNREADABLE, Input, refuse_exhaustion
 from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.outputs import ROWS_KEY
 from compaction_platform.compact.written import bytes_digest, digest_of, read_back
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.second_reader import ReadersDisagree, SecondReaderRefused, look_at
 from compaction_platform.lake.stitch.bounds import untrue_bounds
+from compaction_platform.persisted_names import FOOTER_ROWS
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Audit:
     def __call__(self, file: Listed) -> Audited:
         try:
             output = Input(file, pyarrow.py_buffer(self.store.read(file.key, file.etag)))
-            said = json.loads((output.metadata.metadata or {}).get(ROWS_KEY, b"{}"))
+            said = json.loads((output.metadata.metadata or {}).get(FOOTER_ROWS, b"{}"))
             found = _found(output, by_bytes="bytes" in said)
         except (ObjectChanged, ObjectMissing):
             return Audited()  # compacted again meanwhile

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from compaction_platform.compact.reconcile import Decision
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects
+from compaction_platform.persisted_names import DECIDED_DIRECTORY
 
-PLACE = "_compaction/decided"
 AT_ONCE = 16
 
 
@@ -73,4 +73,4 @@ class Decisions:
 
 
 def _key(output: str) -> str:
-    return f"{PLACE}/{hashlib.sha256(output.encode()).hexdigest()[:32]}.json"
+    return f"{DECIDED_DIRECTORY}/{hashlib.sha256(output.encode()).hexdigest()[:32]}.json"

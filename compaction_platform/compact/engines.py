@@ -12,7 +12,7 @@ import pyarrow.parquet
 
 from compaction_platform.compact import stitching
 from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.outputs import INPUTS_KEY, ROWS_KEY, ancestors, content_digest, described
+from compaction_platform.compact.outputs import ancestors, content_digest, described
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
 from compaction_platform.compact.written import Verify, Written, digest_of, read_back, require
 from compaction_platform.lake.fingerprint import AnyOrder, InOrder
@@ -21,13 +21,14 @@ from compaction_platform.lake.sorting import is_sorted, sorted_row_groups
 from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stopwatch import Stopwatch
+from compaction_platform.persisted_names import FOOTER_INPUTS, FOOTER_ROWS
 
 
 def write(
     inputs: Sequence[Input], unified: Unified, encoding: Encoding, sink: Spool, verify: Verify = "full"
 ) -> Written:
     """Write one file by the engine that suits these inputs, and prove it."""
-    metadata = {**unified.metadata, INPUTS_KEY: described(_description(each, unified) for each in inputs)}
+    metadata = {**unified.metadata, FOOTER_INPUTS: described(_description(each, unified) for each in inputs)}
     if encoding.sort_by:
         return _sort(inputs, unified.schema, encoding, metadata, sink)
     try:
@@ -56,7 +57,7 @@ def _reencode(
     with Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
         output.write(digested())
         expected = digest.finish()
-        output.describe({**metadata, ROWS_KEY: digest_of(expected)})
+        output.describe({**metadata, FOOTER_ROWS: digest_of(expected)})
     with Stopwatch() as proof:
         require(read_back(Input(inputs[0].file, sink.mapped()), schema) == expected, "rows, in their order,")
     return Written(expected.rows, "re-encode", reason, proof_seconds=proof.seconds)
@@ -76,7 +77,7 @@ def _sort(
         expected.update(batch)
     with Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
         output.write(digested())
-        output.describe({**metadata, ROWS_KEY: digest_of(written.finish())})
+        output.describe({**metadata, FOOTER_ROWS: digest_of(written.finish())})
     found = AnyOrder(schema)
     keys = []
     with Stopwatch() as proof:
@@ -104,8 +105,8 @@ def _description(each: Input, unified: Unified) -> dict[str, Any]:
         "content": content_digest(each.data),
     }
     footer = each.metadata.metadata or {}
-    if INPUTS_KEY in footer:
-        described_as["inputs"] = [astuple(one) for one in ancestors(footer[INPUTS_KEY])]
+    if FOOTER_INPUTS in footer:
+        described_as["inputs"] = [astuple(one) for one in ancestors(footer[FOOTER_INPUTS])]
     keys = carried_over(footer)
     own = {name: value for name, value in keys.items() if name in unified.differing}
     if own:

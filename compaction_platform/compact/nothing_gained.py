@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from compaction_platform.compact.plan import Bin, mark_of
 from compaction_platform.compact.schema_groups import Unify
 from compaction_platform.lake.objects import Objects
-
-PLACE = "_compaction/nothing_gained"
+from compaction_platform.persisted_names import NOTHING_GAINED_DIRECTORY
 
 
 @dataclass(frozen=True)
@@ -17,8 +16,10 @@ class NothingGained:
     store: Objects
 
     def known(self) -> frozenset[str]:
-        return frozenset(stored.key.rpartition("/")[2] for stored in self.store.list(PLACE))
+        return frozenset(stored.key.rpartition("/")[2] for stored in self.store.list(NOTHING_GAINED_DIRECTORY))
 
     def remember(self, bins: Iterable[Bin], unify: Unify) -> None:
         for each in bins:
-            self.store.write(f"{PLACE}/{mark_of(each, unify)}", b"no two of these files go together\n")
+            self.store.write(
+                f"{NOTHING_GAINED_DIRECTORY}/{mark_of(each, unify)}", b"no two of these files go together\n"
+            )

@@ -10,9 +10,9 @@ from typing import Literal, Protocol
 
 from compaction_platform.compact.listed import Listed
 from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.persisted_names import TRASH_DIRECTORY
 
 Originals = Literal["delete", "trash", "keep"]
-TRASH = "_compaction/trash"
 FOLDER_FORMAT = "%Y%m%dT%H%M%SZ"
 FOLDER = re.compile(r"(?P<time>\d{8}T\d{6}Z)(-(?P<hours>\d{1,6})h)?")
 ASKED_AT_ONCE = 16
@@ -34,7 +34,7 @@ class Removal:
             raise ValueError("the trash needs the time of the run")
         name = self.began.astimezone(UTC).strftime(FOLDER_FORMAT)
         hours = "" if self.kept_for is None else f"-{self.kept_for // timedelta(hours=1)}h"
-        return f"{TRASH}/{name}{hours}"
+        return f"{TRASH_DIRECTORY}/{name}{hours}"
 
     def remove(self, store: Objects, files: Sequence[Listed], proof: "Proves | None") -> dict[str, str]:
         """Remove these versions, as long as what has their rows is there (no proof: they have none of their own).
@@ -92,7 +92,7 @@ def empty_trash(
 ) -> tuple[int, dict[str, str]]:
     """Delete what was in the trash for as long as its folder says: how many files, and what could not be deleted.
     `undeclared`: how long folders are kept that say nothing; None: for ever."""
-    trashed = list(store.list(TRASH))
+    trashed = list(store.list(TRASH_DIRECTORY))
     if not trashed:
         return 0, {}
     moment = now()
@@ -102,7 +102,7 @@ def empty_trash(
 
 
 def _is_over(key: str, now: datetime, undeclared: timedelta | None) -> bool:
-    folder = FOLDER.fullmatch(key.removeprefix(f"{TRASH}/").partition("/")[0])
+    folder = FOLDER.fullmatch(key.removeprefix(f"{TRASH_DIRECTORY}/").partition("/")[0])
     if folder is None:
         return False  # not put there by us
     kept_for = timedelta(hours=int(folder["hours"])) if folder["hours"] else undeclared

@@ -16,9 +16,8 @@ from compaction_platform.compact.plan import OWN_NAME
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
 from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects, StoredObject, StoreRefused
+from compaction_platform.persisted_names import FOOTER_INPUTS
 
-INPUTS_KEY = b"compaction.inputs"
-ROWS_KEY = b"compaction.rows"
 FETCHES_AT_ONCE = 16
 
 
@@ -62,7 +61,7 @@ def inputs_told(footer: pyarrow.parquet.FileMetaData) -> tuple[Version, ...]:
 
 def ancestors_told(footer: pyarrow.parquet.FileMetaData) -> tuple[Ancestor, ...]:
     try:
-        return ancestors((footer.metadata or {})[INPUTS_KEY])
+        return ancestors((footer.metadata or {})[FOOTER_INPUTS])
     except (KeyError, TypeError, ValueError) as error:
         raise _unreadable(error) from error
 

@@ -16,7 +16,7 @@ from compaction_platform.compact.decisions import Decisions
 from compaction_platform.compact.joining import How
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.nothing_gained import NothingGained
-from compaction_platform.compact.originals import TRASH, Originals, Proof, Removal, empty_trash
+from compaction_platform.compact.originals import Originals, Proof, Removal, empty_trash
 from compaction_platform.compact.outputs import Told, listed, told_inputs
 from compaction_platform.compact.own_lists import list_above, lists_in, refusal, refuse_listed
 from compaction_platform.compact.plan import Bin, Plan, Policy, State, Target, by_directory, make_plan, together
@@ -32,9 +32,9 @@ from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.stitch.file import Ways, ways_of
+from compaction_platform.persisted_names import COMPACTION_DIRECTORY, TRASH_DIRECTORY
 
 SUMMARY = "_metadata"
-OWN_PLACE = "_compaction"
 LISTINGS_AT_ONCE = 16
 WAIT_SECONDS = 2.0
 
@@ -83,7 +83,7 @@ class CompactRun:
     def now(self) -> datetime:
         """The time by the clock of the place that is written to."""
         place = self.directory.target_uri or self.directory.uri
-        return Objects.at(f"{place.rstrip('/')}/{OWN_PLACE}", self.settings).now()
+        return Objects.at(f"{place.rstrip('/')}/{COMPACTION_DIRECTORY}", self.settings).now()
 
     def spread_for(self, size: int) -> Spread:
         """Where work on so many bytes goes: a session is not opened for little of it."""
@@ -302,7 +302,7 @@ class CompactRun:
         found = [self.source.stat(f"{directory}/{SUMMARY}".lstrip("/")) for directory in sorted(above)]
         stale = [Listed(stored.key, stored.size, stored.etag) for stored in found if stored is not None]
         for file in stale:
-            self.say(f"{file.key} lists files that are gone; it was moved to {TRASH}")
+            self.say(f"{file.key} lists files that are gone; it was moved to {TRASH_DIRECTORY}")
         removal = Removal("trash", self.now(), self.directory.trash_for)
         return removal.remove(self.source, stale, proof=None) if stale else {}
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.persisted_names import SET_ASIDE_DIRECTORY
 
-PLACE = "_compaction/set_aside"
 AT_ONCE = 16
 
 
@@ -25,10 +25,10 @@ class SetAside:
     def remember(self, files: Mapping[Listed, str]) -> None:
         for file, reason in files.items():
             note = {"key": file.key, "version": file.stamp, "size": file.size, "reason": reason}
-            self.store.write(f"{PLACE}/{_name(file.key, file.stamp)}.json", json.dumps(note).encode())
+            self.store.write(f"{SET_ASIDE_DIRECTORY}/{_name(file.key, file.stamp)}.json", json.dumps(note).encode())
 
     def notes(self) -> list[dict[str, str]]:
-        keys = [stored.key for stored in self.store.list(PLACE)]
+        keys = [stored.key for stored in self.store.list(SET_ASIDE_DIRECTORY)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             return [note for note in pool.map(self._note, keys) if note is not None]
 

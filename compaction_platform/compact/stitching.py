@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 
 from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.outputs import ROWS_KEY
 from compaction_platform.compact.written import Verify, Written, bytes_digest, digest_of
 from compaction_platform.lake.parquet_output import Encoding
 from compaction_platform.lake.spool import Spool
@@ -13,6 +12,7 @@ from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_i
 from compaction_platform.lake.stitch.file import planned, written
 from compaction_platform.lake.stitch.proof import proved
 from compaction_platform.lake.stopwatch import Stopwatch
+from compaction_platform.persisted_names import FOOTER_ROWS
 
 
 @refusing_what_is_unfit()
@@ -32,7 +32,7 @@ def write(
     with Stopwatch() as proof:
         found = proved(plan, made.choices, output.data, by_checksums=verify == "pages")
     rows = digest_of(found.rows) if verify == "full" else _by_bytes(output)
-    made.describe({**metadata, ROWS_KEY: rows}, found.bounds)
+    made.describe({**metadata, FOOTER_ROWS: rows}, found.bounds)
     if Input(inputs[0].file, sink.mapped()).metadata.num_rows != plan.rows:
         raise CannotStitch("the footer has another number of rows than the inputs")
     return Written(plan.rows, "stitch", made.told(), made.columns, proof.seconds)

@@ -4,8 +4,9 @@ happens, not even an import. A receiver that fails never fails a run."""
 import os
 from collections.abc import Mapping
 
+from compaction_platform.persisted_names import METRICS_SCOPE
+
 RECEIVERS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-SCOPE = "compaction_platform"
 LIMIT_MS = 10_000
 
 
@@ -33,9 +34,9 @@ def send_metrics(
     wanted = os.environ.get("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta").strip().lower()
     temporality = AggregationTemporality.CUMULATIVE if wanted == "cumulative" else AggregationTemporality.DELTA
     reader = InMemoryMetricReader(preferred_temporality=dict.fromkeys((Counter, Histogram), temporality))
-    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": SCOPE}
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": METRICS_SCOPE}
     provider = MeterProvider([reader], resource=Resource.create(named))
-    meter = provider.get_meter(SCOPE)
+    meter = provider.get_meter(METRICS_SCOPE)
     for name, count in counts.items():
         meter.create_counter(name).add(count, dict(attributes))
     for name, seconds in durations.items():

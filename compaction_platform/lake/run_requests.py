@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+from compaction_platform.persisted_names import DIGESTS_TAG, SUBJECT_TAG
+
 ATTEMPTS = 3
 REQUESTS_AT_ONCE = 25
 RUNS_LOOKED_AT = 1000
-SUBJECT_TAG = "compaction/table"
-DIGESTS_TAG = "compaction/digests"
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"

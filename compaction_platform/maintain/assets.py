@@ -9,7 +9,6 @@ from pydantic import Field
 from compaction_platform.lake.file_sizes import Sizes, histogram
 from compaction_platform.lake.metrics import send_metrics
 from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.run_requests import SUBJECT_TAG
 from compaction_platform.lake.settings import Profile, Settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.maintain.checks import check_specs, results_after_a_run, results_alone
@@ -17,6 +16,7 @@ from compaction_platform.maintain.compaction import Committed
 from compaction_platform.maintain.health import Health
 from compaction_platform.maintain.plan import Plan
 from compaction_platform.maintain.run import MaintainRun, Maintenance, Prospect, Report, Request
+from compaction_platform.persisted_names import SUBJECT_TAG
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

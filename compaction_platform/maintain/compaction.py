@@ -19,19 +19,19 @@ from compaction_platform.lake.replace import Added, Change, CommitUnknown, commi
 from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.spread import Outcome, Spread
 from compaction_platform.lake.stitch.file import Ways, ways_of
-from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, KIND_PROPERTY, dangling
+from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, dangling
 from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of
 from compaction_platform.maintain.look import Look
 from compaction_platform.maintain.plan import Group, Plan, Policy
 from compaction_platform.maintain.rewrite import Rewrite, Rewritten, Work
 from compaction_platform.maintain.second_look import FileWithDeletes
+from compaction_platform.persisted_names import COMMIT_KIND, MAINTENANCE_RUN
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
     from compaction_platform.lake.settings import Settings
 
-RUN_PROPERTY = "compaction.run"
 COMPACTION = "compaction"
 
 
@@ -169,7 +169,7 @@ class Compaction:
         return Change(
             added=[Added(file, self._age) for result in ready.values() for file in result.outputs],
             removed=frozenset(removed),
-            properties={RUN_PROPERTY: self.run_id, KIND_PROPERTY: COMPACTION},
+            properties={MAINTENANCE_RUN: self.run_id, COMMIT_KIND: COMPACTION},
         )
 
     def _without_use(self, now: Look, ready: Mapping[Work, Rewritten], removed: set[str]) -> set[str]:

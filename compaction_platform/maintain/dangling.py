@@ -20,6 +20,7 @@ from compaction_platform.maintain.deletes import (
     sequence_of,
 )
 from compaction_platform.maintain.look import Look
+from compaction_platform.persisted_names import COMMIT_KIND
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from compaction_platform.lake.settings import Settings
 
 DANGLING = "dangling deletes"
-KIND_PROPERTY = "compaction.kind"  # what a commit of ours is for
 COMMIT_ATTEMPTS = 10
 READ_AT_ONCE = 8
 
@@ -102,7 +102,7 @@ def remove_dangling(
         gone = dangling(now, referred_to(now, settings, known))
         if not gone:
             return 0
-        change = Change(removed=frozenset(gone), properties={KIND_PROPERTY: DANGLING})
+        change = Change(removed=frozenset(gone), properties={COMMIT_KIND: DANGLING})
         try:
             snapshot_id = commit_change(table, change, now.manifests)
         except CommitFailedException:

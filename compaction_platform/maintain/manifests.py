@@ -8,9 +8,10 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compaction_platform.lake.replace import ENTRIES_PER_MANIFEST, Change, commit_change
-from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, KIND_PROPERTY
+from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS
 from compaction_platform.maintain.deletes import is_known
 from compaction_platform.maintain.look import Look
+from compaction_platform.persisted_names import COMMIT_KIND
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -41,7 +42,7 @@ def merge_manifests(table: "Table", worth_it_from: int, say: Callable[[str], Non
         small = to_merge(now, worth_it_from)
         if not small:
             return 0
-        change = Change(merged=frozenset(each.manifest_path for each in small), properties={KIND_PROPERTY: MANIFESTS})
+        change = Change(merged=frozenset(each.manifest_path for each in small), properties={COMMIT_KIND: MANIFESTS})
         try:
             snapshot_id = commit_change(table, change, now.manifests)
         except CommitFailedException:

@@ -20,13 +20,13 @@ from compaction_platform.lake.conditional_delete import CHANGED, delete_unchange
 from compaction_platform.lake.data_file_rows import bucket_of, key_of
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects, StoredObject, StoreRefused
+from compaction_platform.persisted_names import QUARANTINE_DIRECTORY
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from compaction_platform.lake.settings import Settings
 
-QUARANTINE = "_compaction/quarantine"
 YOUNGEST = timedelta(hours=24)
 PLACES = ("data/", "metadata/")
 DATA_FILES = (".parquet", ".orc", ".avro", ".puffin")
@@ -126,7 +126,7 @@ class Orphans:
         old = [each for each in unneeded if each.last_modified < now - self.older_than]
         has_hint = any(each.key == VERSION_HINT for each in listed)
         orphans = [each for each in old if is_named_by_iceberg(each.key, has_hint=has_hint)]
-        quarantined = [each for each in listed if each.key.startswith(f"{QUARANTINE}/")]
+        quarantined = [each for each in listed if each.key.startswith(f"{QUARANTINE_DIRECTORY}/")]
         missed = [each for each in quarantined if _original(each) in needed and _original(each) not in in_place]
         again = {comparable(each.key) for each in orphans}  # what is about to be set aside under the same name
         over = [
@@ -154,7 +154,7 @@ class Orphans:
 
     def _put_back(self, store: Objects, quarantined: StoredObject, say: Callable[[str], None]) -> None:
         """The copy stays for another grace: a run that has slept may be about to remove the original."""
-        original = quarantined.key.removeprefix(f"{QUARANTINE}/")
+        original = quarantined.key.removeprefix(f"{QUARANTINE_DIRECTORY}/")
         try:
             store.copy(quarantined.key, original)
             store.copy(original, quarantined.key, overwrite=True)
@@ -167,13 +167,13 @@ class Orphans:
         copied: dict[str, str] = {}
         for orphan in orphans:
             try:
-                store.copy(orphan.key, f"{QUARANTINE}/{orphan.key}", overwrite=True)
+                store.copy(orphan.key, f"{QUARANTINE_DIRECTORY}/{orphan.key}", overwrite=True)
             except ObjectMissing:
                 continue  # another run was faster
             except StoreRefused as refused:
                 say(f"{orphan.key} could not be moved to quarantine and stays: {refused}")
                 continue
-            copy = store.stat(f"{QUARANTINE}/{orphan.key}")
+            copy = store.stat(f"{QUARANTINE_DIRECTORY}/{orphan.key}")
             if copy is not None and copy.size == orphan.size:
                 copied[orphan.key] = orphan.etag
         needed = self._references.now()
@@ -188,7 +188,7 @@ class Orphans:
         needed = self._references.now()
         going = {}
         for each in over:
-            original = each.key.removeprefix(f"{QUARANTINE}/")
+            original = each.key.removeprefix(f"{QUARANTINE_DIRECTORY}/")
             if comparable(original) not in needed or store.stat(original) is not None:
                 going[each.key] = each.etag
         kept = delete_unchanged(store, going)
@@ -284,4 +284,4 @@ def snapshot_paths(table: "Table") -> set[str]:
 
 
 def _original(quarantined: StoredObject) -> str:
-    return comparable(quarantined.key.removeprefix(f"{QUARANTINE}/"))
+    return comparable(quarantined.key.removeprefix(f"{QUARANTINE_DIRECTORY}/"))

@@ -36,8 +36,8 @@ from compaction_platform.maintain import stitching
 from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.plan import Group, Policy
 from compaction_platform.maintain.second_look import FileWithDeletes, look_at_input, look_at_output, read_in_sql
+from compaction_platform.persisted_names import COMPACTED_FILE_PREFIX
 
-OURS = "compacted-"  # new data files are called so
 FETCHED_AHEAD = 8
 FETCHED_AHEAD_BYTES = 64 << 20
 
@@ -309,7 +309,7 @@ class Rewrite:
     def _location(self, name: str, work: Work) -> str:
         """Where a new data file of that partition goes."""
         table = self.reader.metadata
-        inside = "/".join(part for part in (work.directory, f"{OURS}{name}") if part)
+        inside = "/".join(part for part in (work.directory, f"{COMPACTED_FILE_PREFIX}{name}") if part)
         return load_location_provider(table.location, table.properties).new_data_location(inside)
 
     def _described(self, spooled: Path, location: str, work: Work) -> DataFile:

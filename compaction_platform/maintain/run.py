@@ -27,9 +27,9 @@ from compaction_platform.maintain.manifests import merge_manifests, to_merge
 from compaction_platform.maintain.orphans import Found, Orphans
 from compaction_platform.maintain.plan import Plan, Policy, make_plan
 from compaction_platform.maintain.properties import WriteRules, drift, keep
-from compaction_platform.maintain.rewrite import OURS
 from compaction_platform.maintain.snapshots import Retention
 from compaction_platform.maintain.undo import Undone, undo_last
+from compaction_platform.persisted_names import COMPACTED_FILE_PREFIX
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -368,7 +368,7 @@ class MaintainRun:
         found = orphans.find(now)
         orphans.clear(found, self.say)
         location = str(table.location())
-        give_up_uploads(location, OURS, self.settings, now - self.rules.orphans.older_than, self.say)
+        give_up_uploads(location, COMPACTED_FILE_PREFIX, self.settings, now - self.rules.orphans.older_than, self.say)
         return found
 
 

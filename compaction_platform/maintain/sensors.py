@@ -17,10 +17,10 @@ from compaction_platform.lake.settings import Profile, Settings
 from compaction_platform.maintain.assets import health_figures, maintenance_key, run_of
 from compaction_platform.maintain.checks import RECOMMENDED, recommendation
 from compaction_platform.maintain.compaction import COMPACTION
-from compaction_platform.maintain.dangling import KIND_PROPERTY
 from compaction_platform.maintain.health import Health
 from compaction_platform.maintain.look import TableMissing
 from compaction_platform.maintain.run import Maintenance
+from compaction_platform.persisted_names import COMMIT_KIND
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -50,7 +50,7 @@ class Seen:
         for snapshot in published(table).snapshots:
             if snapshot.snapshot_id == self.snapshot_id:
                 return Since(commits, compacted)
-            kind = (snapshot.summary.additional_properties if snapshot.summary else {}).get(KIND_PROPERTY)
+            kind = (snapshot.summary.additional_properties if snapshot.summary else {}).get(COMMIT_KIND)
             commits += kind is None  # our own commits are no news
             compacted |= kind == COMPACTION
         return Since(commits, compacted) if self.snapshot_id is None else None

@@ -17,9 +17,9 @@ from compaction_platform.lake.branches import commit
 from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.history import published
 from compaction_platform.maintain import expiry
-from compaction_platform.maintain.compaction import COMPACTION, RUN_PROPERTY
-from compaction_platform.maintain.dangling import KIND_PROPERTY
+from compaction_platform.maintain.compaction import COMPACTION
 from compaction_platform.maintain.look import require_fit
+from compaction_platform.persisted_names import COMMIT_KIND, MAINTENANCE_RUN
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -49,9 +49,9 @@ def last_compaction(table: "Table") -> tuple[str, list["Snapshot"]]:
     """The run that compacted last, and its snapshots, newest first."""
     snapshots = published(table).snapshots
     for snapshot in snapshots:
-        run_id = _property(snapshot, RUN_PROPERTY)
-        if _property(snapshot, KIND_PROPERTY) == COMPACTION and run_id:
-            return run_id, [each for each in snapshots if _property(each, RUN_PROPERTY) == run_id]
+        run_id = _property(snapshot, MAINTENANCE_RUN)
+        if _property(snapshot, COMMIT_KIND) == COMPACTION and run_id:
+            return run_id, [each for each in snapshots if _property(each, MAINTENANCE_RUN) == run_id]
     raise NothingToUndo(
         f"{'.'.join(table.name())}: no compaction is left that could be taken back: its snapshots are gone with the "
         "retention, or there was none. Nothing was done."
@@ -108,7 +108,7 @@ def _require_alone(table: "Table", first: "Snapshot") -> None:
         since.append(snapshot)
         if snapshot.snapshot_id == first.snapshot_id:
             break
-    others = [each for each in since if _property(each, KIND_PROPERTY) is None]
+    others = [each for each in since if _property(each, COMMIT_KIND) is None]
     if others:
         raise CannotUndo(
             f"{'.'.join(table.name())}: writers have committed {len(others)} times since the last compaction (first: "

@@ -37,6 +37,7 @@ from compaction_platform.merge.bounds import Bounds, bounds_of
 from compaction_platform.merge.intake import TakenIn
 from compaction_platform.merge.rules import MergeRules
 from compaction_platform.merge.staged_batch import StagedBatch, staged_batch
+from compaction_platform.persisted_names import MERGE_RUN, MERGED_BATCHES
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -50,8 +51,6 @@ SHOWN_ROWS = 20
 ROWS_READ_HERE = 20_000_000  # of touched partitions, by this process instead of Spark: a few seconds
 # What Spark says when Iceberg's own attempts to commit are used up. (SeaweedFS calls a lost race a bad request.)
 CONFLICT_SIGNS = ("CommitFailedException", "CommitStateUnknownException", "last sequence number")
-BATCHES_PROPERTY = "compaction.batches"
-RUN_PROPERTY = "compaction.run-id"
 
 
 class TableUnfit(CompactionError):
@@ -85,7 +84,7 @@ def merged_batches(table: "Table") -> set[tuple[str, str]]:
     """Hour and digest of every batch in main's history."""
     return {
         (hour, digest)
-        for text in published(table).properties(BATCHES_PROPERTY)
+        for text in published(table).properties(MERGED_BATCHES)
         for hour, digest in json.loads(text).items()
     }
 
@@ -131,7 +130,7 @@ class Merger:
         if taken.count == 0:
             self.say("no row to merge")
             return Merged(self.load_table().metadata.current_snapshot_id)
-        properties = {BATCHES_PROPERTY: json.dumps(batches), RUN_PROPERTY: self.run_id}
+        properties = {MERGED_BATCHES: json.dumps(batches), MERGE_RUN: self.run_id}
         with self._batch(taken) as batch:
             for number in range(1, ATTEMPTS + 1):
                 table = self.load_table()

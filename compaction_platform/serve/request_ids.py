@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from compaction_platform.lake import history
+from compaction_platform.persisted_names import SERVE_REQUESTS
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-REQUESTS = "serve.requests"  # in a snapshot's summary: id:content:records of every request that has an id
 MOST_REMEMBERED = 100_000  # requests that this process remembers, of all tables together
 DIGEST_LENGTH = 16
 PACKED = struct.Struct("<8sqI")  # content, snapshot, records
@@ -172,7 +172,7 @@ def _perhaps_in_line(table: "Table", line: Sequence["Snapshot"]) -> Iterator["Sn
 
 
 def _requests_of(snapshot: "Snapshot", ids: Collection[str]) -> Iterator[Written]:
-    text = snapshot.summary.additional_properties.get(REQUESTS) if snapshot.summary else None
+    text = snapshot.summary.additional_properties.get(SERVE_REQUESTS) if snapshot.summary else None
     for entry in text.split(",") if text else ():
         if entry[:DIGEST_LENGTH] in ids:
             id, content, records = entry.split(":")

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from compaction_platform.lake.metrics import SCOPE, metrics_are_wanted
+from compaction_platform.lake.metrics import metrics_are_wanted
+from compaction_platform.persisted_names import METRICS_SCOPE
 
 LOGGER = "compaction_platform.serve"
 
@@ -52,8 +53,8 @@ class Metrics:
         from opentelemetry.sdk.resources import Resource
 
         reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-        self._provider = MeterProvider([reader], resource=Resource.create({"service.name": f"{SCOPE}.serve"}))
-        meter = self._provider.get_meter(SCOPE)
+        self._provider = MeterProvider([reader], resource=Resource.create({"service.name": f"{METRICS_SCOPE}.serve"}))
+        meter = self._provider.get_meter(METRICS_SCOPE)
         return meter.create_counter("serve.requests"), meter.create_histogram("serve.duration", unit="s")
 
     def count(self, seconds: float, attributes: Mapping[str, str]) -> None:

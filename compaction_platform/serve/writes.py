@@ -21,6 +21,7 @@ from compaction_platform.lake.replace import Added, Change, CommitUnknown, commi
 from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.maintain.look import Look
+from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve.problems import (
     InvalidRecords,
     LakeUnavailable,
@@ -30,7 +31,7 @@ from compaction_platform.serve.problems import (
     WriteConflict,
     WriteUnknown,
 )
-from compaction_platform.serve.request_ids import REQUESTS, Key, RequestIds, Written
+from compaction_platform.serve.request_ids import Key, RequestIds, Written
 from compaction_platform.serve.tables import Tables, Where, reachable
 from compaction_platform.serve.values import as_arrow
 
@@ -320,7 +321,7 @@ def _written(some: Sequence[Pending], snapshot: int) -> list[Written]:
 
 def _change(files: "Sequence[DataFile]", some: Sequence[Pending]) -> Change:
     requests = ",".join(each.entry for each in _written(some, snapshot=0))
-    properties = {REQUESTS: requests} if requests else {}
+    properties = {SERVE_REQUESTS: requests} if requests else {}
     return Change([Added(file) for file in files], operation=Operation.APPEND, properties=properties)
 
 

@@ -15,11 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from compaction_platform.compact.command import app
-from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import LATER, YOUNG, Policy
 from compaction_platform.lake import fetching
 from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.persisted_names import FOOTER_INPUTS
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
 pytestmark = pytest.mark.unit
@@ -70,7 +70,7 @@ def test_an_output_says_what_it_is_made_of(yard: Yard) -> None:
     yard.compact()
     (output,) = yard.outputs()
     metadata = yard.metadata(output).metadata
-    inputs = json.loads(metadata[INPUTS_KEY])
+    inputs = json.loads(metadata[FOOTER_INPUTS])
     assert {each["name"]: each["version"].partition("@")[0] for each in inputs} == {
         key: stored.etag for key, stored in versions.items()
     }

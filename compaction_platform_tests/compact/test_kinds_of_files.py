@@ -12,8 +12,8 @@ from pyarrow.parquet import encryption
 
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.outputs import INPUTS_KEY
 from compaction_platform.compact.plan import Policy
+from compaction_platform.persisted_names import FOOTER_INPUTS
 from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit
@@ -155,7 +155,7 @@ def test_what_a_writer_says_about_its_columns_is_not_said_of_others(yard: Yard) 
     keys = yard.metadata(output).metadata
     assert b"org.apache.spark.sql.parquet.row.metadata" not in keys
     assert keys[b"owner"] == b"me"
-    inputs = json.loads(keys[INPUTS_KEY])
+    inputs = json.loads(keys[FOOTER_INPUTS])
     assert [each["metadata"]["org.apache.spark.sql.parquet.row.metadata"] for each in inputs] == [
         "int32",
         "int64",

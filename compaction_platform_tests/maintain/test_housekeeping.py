@@ -14,11 +14,12 @@ from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.objects import Objects
 from compaction_platform.maintain import expiry
 from compaction_platform.maintain.audit import missing_files, retention_gap, rows_differ
-from compaction_platform.maintain.orphans import QUARANTINE, Orphans
+from compaction_platform.maintain.orphans import Orphans
 from compaction_platform.maintain.properties import drift
 from compaction_platform.maintain.run import OrphanRules, Request
 from compaction_platform.maintain.snapshots import Retention
 from compaction_platform.maintain.undo import CannotUndo, NothingToUndo
+from compaction_platform.persisted_names import QUARANTINE_DIRECTORY
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration
@@ -123,7 +124,7 @@ def test_orphans_go_to_quarantine_and_are_deleted_after_the_grace(scene: Scene) 
         "data/country=de/orphan.parquet",
         "metadata/orphan.avro",
     ]
-    assert f"{QUARANTINE}/data/country=de/orphan.parquet" in keys(scene)
+    assert f"{QUARANTINE_DIRECTORY}/data/country=de/orphan.parquet" in keys(scene)
     assert "data/country=de/orphan.parquet" not in keys(scene)
     assert {key for key in needed if key.startswith("data/")} <= keys(scene)
     scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE + DAY_AND_MORE)
@@ -176,7 +177,9 @@ def test_what_a_slow_writer_commits_after_all_is_put_back(scene: Scene) -> None:
     store.write("data/country=de/slow.parquet", sink.getvalue())
     scene.maintain(orphans=ORPHANS, later=DAY_AND_MORE)
     assert "data/country=de/slow.parquet" not in keys(scene)
-    store.copy(f"{QUARANTINE}/data/country=de/slow.parquet", "data/country=de/slow.parquet")  # for its own check
+    store.copy(
+        f"{QUARANTINE_DIRECTORY}/data/country=de/slow.parquet", "data/country=de/slow.parquet"
+    )  # for its own check
     scene.sql(f"REFRESH TABLE {scene.full_name}")
     scene.table.add_files([path], check_duplicate_files=False)
     store.delete(["data/country=de/slow.parquet"])

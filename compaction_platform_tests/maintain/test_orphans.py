@@ -15,14 +15,8 @@ from compaction_platform.lake.catalog import store_properties
 from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.settings import Settings
 from compaction_platform.maintain import orphans as orphans_module
-from compaction_platform.maintain.orphans import (
-    QUARANTINE,
-    Orphans,
-    SharedLocation,
-    TableReplaced,
-    comparable,
-    is_named_by_iceberg,
-)
+from compaction_platform.maintain.orphans import Orphans, SharedLocation, TableReplaced, comparable, is_named_by_iceberg
+from compaction_platform.persisted_names import QUARANTINE_DIRECTORY
 
 DAY = timedelta(hours=25)
 ROWS = pyarrow.table({"id": pyarrow.array([1, 2], pyarrow.int64())})
@@ -191,7 +185,7 @@ def test_what_is_committed_before_it_is_deleted_from_quarantine_is_put_back(plac
     assert place.clear() == ["data/slow.parquet"]
     orphans = place.orphans()
     found = orphans.find(datetime.now(UTC) + 2 * DAY)
-    assert [each.key for each in found.to_delete] == [f"{QUARANTINE}/data/slow.parquet"]
+    assert [each.key for each in found.to_delete] == [f"{QUARANTINE_DIRECTORY}/data/slow.parquet"]
     place.put_data("data/slow.parquet")  # for PyIceberg, which looks at what it is to commit
     place.commit("data/slow.parquet")
     place.store.delete(["data/slow.parquet"])
@@ -222,7 +216,7 @@ def test_a_run_that_slept_before_its_delete_takes_nothing_that_cannot_be_put_bac
     place.clear()
     assert place.rows() == 4
     place.clear(days=3)
-    assert place.rows() == 4 and not [key for key in place.all_keys() if key.startswith(QUARANTINE)]
+    assert place.rows() == 4 and not [key for key in place.all_keys() if key.startswith(QUARANTINE_DIRECTORY)]
 
 
 @pytest.mark.integration

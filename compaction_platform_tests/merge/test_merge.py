@@ -11,10 +11,11 @@ import pytest
 
 from compaction_platform.lake.objects import Objects
 from compaction_platform.merge.plan import hour_of
-from compaction_platform.merge.publish import BATCHES_PROPERTY, RUN_PROPERTY, TableUnfit
+from compaction_platform.merge.publish import TableUnfit
 from compaction_platform.merge.records import staged_batches
 from compaction_platform.merge.rules import PartitionField, PlacesOverlap
 from compaction_platform.merge.run import NoIntake, StagingChanged
+from compaction_platform.persisted_names import MERGE_RUN, MERGED_BATCHES
 from compaction_platform_tests.merge.scene import DAY, Scene, event, parquet
 
 pytestmark = pytest.mark.integration
@@ -126,8 +127,8 @@ def test_a_range_of_hours_is_one_merge(scene: Scene) -> None:
     assert outcome.planned == tuple(scene.hour(number) for number in range(4))
     assert outcome.merged.partitions == 2
     summary = scene.table().current_snapshot().summary.additional_properties
-    assert json.loads(summary[BATCHES_PROPERTY]) == {hour: outcome.manifests[hour].digest for hour in outcome.planned}
-    assert summary[RUN_PROPERTY] == "test"
+    assert json.loads(summary[MERGED_BATCHES]) == {hour: outcome.manifests[hour].digest for hour in outcome.planned}
+    assert summary[MERGE_RUN] == "test"
 
 
 def test_a_late_file_in_an_old_hour_is_merged(scene: Scene) -> None:

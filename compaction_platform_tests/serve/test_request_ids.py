@@ -12,8 +12,9 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from compaction_platform.lake import replace
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.settings import Settings
+from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve import request_ids, writes
-from compaction_platform.serve.request_ids import REQUESTS, Key, RequestIds, Written
+from compaction_platform.serve.request_ids import Key, RequestIds, Written
 from compaction_platform_tests.serve.served import Caller, Served, serving
 
 UUID = uuid.UUID(int=7)
@@ -54,7 +55,7 @@ def table_of(*snapshots: tuple[int, int | None], main: int | None = None, at: uu
                 "sequence-number": number,
                 "timestamp-ms": number * 1000,
                 "manifest-list": "file:///nowhere/list.avro",
-                "summary": {"operation": "append", REQUESTS: written(number).entry},
+                "summary": {"operation": "append", SERVE_REQUESTS: written(number).entry},
             }
             for number, parent in snapshots
         ],

@@ -15,7 +15,7 @@ from compaction_platform.compact.glue.table import KeptTable, Surveyed
 from compaction_platform.lake.file_sizes import histogram
 from compaction_platform.lake.metrics import send_metrics
 from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.run_requests import SUBJECT_TAG
+from compaction_platform.persisted_names import SUBJECT_TAG
 
 SHOWN = 100
 OP_PREFIX = "rewrite_"
