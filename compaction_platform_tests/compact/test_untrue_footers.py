@@ -179,3 +179,20 @@ def test_a_value_that_its_column_cannot_hold_sets_its_file_aside(
     (output,) = yard.outputs()
     assert duckdb.sql(f"SELECT count(v) FROM '{yard.uri}/{output}'").fetchall() == [(900,)]
     assert polars.read_parquet(f"{yard.uri}/{output}").height == 900
+
+
+def test_levels_that_run_beyond_their_page_are_encoded_anew(yard: Yard) -> None:
+    """pyarrow and DuckDB stop with the page; others read values that are not there, and the next page wrongly."""
+    for place in range(3):
+        ids = pyarrow.array(range(place * 700, place * 700 + 700), pyarrow.int64())
+        options = {"data_page_version": "2.0", "use_dictionary": False, "compression": "none"}
+        yard.put(f"{place}.parquet", pyarrow.table({"id": ids}), write_page_checksum=False, **options)
+    levels, too_long = b"\xf8\x0a\x01", b"\xf8\x4a\x01"  # 700 and 4796 times a 1
+    data = bytes(yard.store.read("1.parquet"))
+    assert data.count(levels + (700).to_bytes(8, "little")) == 1
+    yard.store.write("1.parquet", data.replace(levels, too_long))
+    yard.compact()
+    (output,) = yard.outputs()
+    made = bytes(yard.store.read(output))
+    assert too_long not in made
+    assert sorted(pyarrow.parquet.read_table(pyarrow.BufferReader(made))["id"].to_pylist()) == list(range(2100))

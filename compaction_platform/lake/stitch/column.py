@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import numpy
+import pyarrow
 
 from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
 from compaction_platform.lake.parquet_format.footer import Chunk
@@ -24,7 +25,7 @@ from compaction_platform.lake.parquet_format.pages import (
 from compaction_platform.lake.parquet_format.schema import Leaf
 from compaction_platform.lake.stitch import values
 from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.runs import Array, constant, packed_levels
+from compaction_platform.lake.stitch.runs import Array, constant, packed_levels, runs_end_with
 from compaction_platform.lake.stitch.statistics import claimed_nulls
 
 VALUES_PER_PAGE = 20_000
@@ -97,7 +98,11 @@ Run = list[tuple[Piece, Taken]]
 
 def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: HeaderReader) -> Piece:
     """A chunk with its pages, their checksums checked."""
-    pages = [page for page in pages_of(file, chunk, headers=headers) if page.values or page.kind == DICTIONARY]
+    pages = [
+        _with_sound_emptiness(page, chunk.codec)
+        for page in pages_of(file, chunk, headers=headers)
+        if page.values or page.kind == DICTIONARY
+    ]
     dictionary = None
     if pages and pages[0].kind == DICTIONARY:
         dictionary = pages.pop(0)
@@ -122,6 +127,7 @@ def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: Header
 def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, nulls: int | None) -> None:
     """Page headers bear no checksum. What they say is said elsewhere, too."""
     for page in pages:
+        _require_levels_that_end_with_the_page(page, leaf)
         if page.encoding not in chunk.encodings:
             raise CannotStitch("a page is encoded in a way that its column does not have")
         if page.level_encodings == _AS_RUNS:
@@ -133,6 +139,37 @@ def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, nulls: 
         return
     if sum(page.nulls for page in pages) != nulls or any(page.rows != page.values for page in pages):
         raise CannotStitch("pages have another number of nulls or rows than their column")
+
+
+def _with_sound_emptiness(page: Page, codec: int) -> Page:
+    """An empty dictionary and a page of nothing but nulls have no values. Bytes in their place are decompressed by
+    some readers only: those without a checksum must be right, or go where they stand for nothing."""
+    if page.kind == DICTIONARY and not page.uncompressed:
+        return replace(page, data=values.compressed(b"", codec))
+    levels = page.repetitions + page.definitions
+    if page.kind != DATA_V2 or page.nulls < page.values or page.has_checksum or len(page.data) == levels:
+        return page
+    if page.uncompressed == levels:
+        return replace(page, data=page.data[:levels], is_compressed=False)
+    try:
+        values.decompressed(
+            page.data[levels:], codec if page.is_compressed else UNCOMPRESSED, page.uncompressed - levels
+        )
+    except (OSError, pyarrow.ArrowInvalid) as damaged:
+        raise CannotStitch("what is in the place of values that are all null cannot be decompressed") from damaged
+    return page
+
+
+def _require_levels_that_end_with_the_page(page: Page, leaf: Leaf) -> None:
+    """Readers disagree about a run of levels that is longer than its page: some read values that are not there, and
+    then those of the next page wrongly. A checksum would have told, and compressed levels are not looked at."""
+    if page.kind != DATA_V2 or page.has_checksum:
+        return
+    repetitions = page.data[: page.repetitions]
+    definitions = page.data[page.repetitions : page.repetitions + page.definitions]
+    for levels, largest in ((repetitions, leaf.repetition), (definitions, leaf.definition)):
+        if largest and not runs_end_with(levels, page.values, largest.bit_length()):
+            raise CannotStitch("levels of a page without a checksum are more or less than its values")
 
 
 @dataclass

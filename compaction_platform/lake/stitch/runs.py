@@ -10,6 +10,7 @@ from compaction_platform.lake.parquet_format.thrift import parse_varint, varint
 Array = numpy.ndarray[Any, Any]
 _WORTH_A_RUN = 64  # this often the same, and it is said once
 _WIDEST_PATTERN = 17  # bits
+_LOOKED_AT = 1000  # runs
 
 
 @cache
@@ -37,6 +38,32 @@ def packed_levels(levels: Array, largest: int) -> bytes:
     if done < len(levels):
         out += _packed(levels[done:], width)
     return bytes(out)
+
+
+def runs_end_with(stream: Any, count: int, width: int) -> bool:
+    """Whether these runs have as many numbers as that; of packed ones, the last eight may be filled up. Only so many
+    runs are looked at that it costs next to nothing."""
+    place = done = 0
+    for _ in range(_LOOKED_AT):
+        if place >= len(stream):
+            return done >= count and place == len(stream)
+        try:
+            head, place = parse_varint(stream, place)
+        except IndexError:
+            return False
+        if done >= count:
+            return False
+        if head & 1:
+            done += (head >> 1) * 8
+            place += (head >> 1) * width
+            if done >= count + 8:
+                return False
+        else:
+            done += head >> 1
+            place += -(-width // 8)
+            if done > count:
+                return False
+    return True
 
 
 def counts_up(stream: Any, count: int) -> bool:
