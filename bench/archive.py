@@ -25,10 +25,10 @@ from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session, task_slots
 from compaction_platform.lake.spread import Spread
 from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform.settings import Settings
 
 BLOCKS = 10_000
 LOGS_PER_BLOCK = 200

@@ -22,12 +22,12 @@ from compact import events
 from compaction_platform.compact import inputs
 from compaction_platform.compact.outputs import listed
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.lake import fetching
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session, task_slots
 from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.storage import prefetch
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform.settings import Settings
 
 DIRECTORIES = 5
 FILES = 200
@@ -45,7 +45,7 @@ def make(store: Objects) -> None:
 
 
 def seconds_to_fetch(store: Objects, at_once: int) -> float:
-    fetching.READS_AT_ONCE = at_once
+    prefetch.READS_AT_ONCE = at_once
     files = list(listed(store))
     start = time.perf_counter()
     inputs.fetch(store, files)
@@ -92,7 +92,7 @@ def main() -> None:
         make(store)
         rows = [["read, 1 at a time", f"{seconds_to_fetch(store, 1):.1f}"]]
         rows += [[f"read, {count} at a time", f"{seconds_to_fetch(store, count):.1f}"] for count in (4, 16, 64)]
-        fetching.READS_AT_ONCE = 16
+        prefetch.READS_AT_ONCE = 16
         rows.append(["commit 128 MB, put", f"{seconds_to_commit(store, Path(place) / 'output'):.2f}"])
         start = time.perf_counter()
         by_pyarrow(settings, address.removeprefix("s3://"), f"{address.removeprefix('s3://')}-pyarrow")

@@ -8,7 +8,7 @@ import pyarrow
 import xxhash
 from _report import best_seconds, show
 
-from compaction_platform.lake.fingerprint import any_order, in_order
+from compaction_platform.lake.verification.fingerprint import any_order, in_order
 
 ROWS = 4_000_000
 BATCH = 64 * 1024

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from _report import show
 
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import load_settings
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.settings import load_settings
 
 DIRECTORIES, FILES = 100, 10_000
 

@@ -33,13 +33,13 @@ from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.data_files import DataFiles
 from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.replace import Added, Change, commit_change
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session, task_slots
 from compaction_platform.lake.spread import Spread
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.maintain.look import Look
 from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Request
+from compaction_platform.settings import Settings
 
 FILES, PARTITIONS, ROWS = 1_000, 10, 9_600
 METADATA_FILES = 10_000

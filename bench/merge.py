@@ -25,7 +25,6 @@ import pyarrow.parquet
 from _report import show
 
 from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session, task_slots
 from compaction_platform.lake.spread import Spread
 from compaction_platform.local.embedded import EmbeddedLake
@@ -33,6 +32,7 @@ from compaction_platform.merge.component import TABLE_PROPERTIES
 from compaction_platform.merge.plan import hour_of
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
 from compaction_platform.merge.run import MergeRun, Outcome
+from compaction_platform.settings import Settings
 
 DAYS = 30
 FILES = 50

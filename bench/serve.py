@@ -22,9 +22,9 @@ import httpx
 from _report import show
 
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.settings import Settings
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.serve.tenants import add_token, catalog_namespace
+from compaction_platform.settings import Settings
 
 SECONDS = 20
 SOAK_SECONDS = 120

@@ -40,14 +40,14 @@ from _report import show
 from compaction_platform.compact.inputs import fetch
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.python_daemon import GARBAGE_AT_LEAST
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session, task_slots
 from compaction_platform.lake.spread import Spread
 from compaction_platform.lake.stitch.file import footers_of, planned, written
 from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform.settings import Settings
 
 FILES = int(os.environ.get("BENCH_FILES", "2000"))
 ROWS = 5_000

@@ -13,11 +13,11 @@ from rich.table import Table
 
 from compaction_platform.archive import command as archive
 from compaction_platform.compact import command as compact
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.terminal import console, errors, stoppable
 from compaction_platform.maintain import command as maintain
 from compaction_platform.serve import command as serve
+from compaction_platform.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
 
 if TYPE_CHECKING:
     from compaction_platform.local.embedded import EmbeddedLake
@@ -105,7 +105,7 @@ def down(
 @app.command()
 def status(as_json: Annotated[bool, typer.Option("--json", help="The health alone, for programs.")] = False) -> None:
     """Show the health of all declared tables and directories; and whether the embedded lake runs, and where."""
-    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.settings import load_settings
 
     settings = load_settings()
     is_elsewhere = settings.profile != "development" or bool(refuse_misspelt().get("COMPACTION_LAKE_URI"))

@@ -13,16 +13,16 @@ from compaction_platform.compact.component import CompactedDirectory
 from compaction_platform.compact.glue.component import CompactedGlueTable
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.report import total_of
-from compaction_platform.lake.file_sizes import Sizes
 from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.storage.sizes import Sizes
 from compaction_platform.maintain.assets import run_of
 from compaction_platform.maintain.component import declared
 
 if TYPE_CHECKING:
     from compaction_platform.compact.dataset import Dataset
     from compaction_platform.compact.glue.table import KeptTable
-    from compaction_platform.lake.settings import Settings
     from compaction_platform.maintain.run import Maintenance
+    from compaction_platform.settings import Settings
 
 NEEDS_SOMETHING = 80
 

@@ -18,8 +18,8 @@ from compaction_platform.archive.links import Link
 from compaction_platform.archive.manifest import Manifest, ManifestFile
 from compaction_platform.archive.publish import is_marked
 from compaction_platform.archive.version import WORKING, Version
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
 BYTES_READ_ALONE = 1 << 30  # of a dataset, in one check without a run

@@ -27,7 +27,7 @@ from compaction_platform.archive.ranges import is_final
 from compaction_platform.archive.reorg import how_to_mend, look_for_reorgs
 from compaction_platform.archive.run import Archived, ArchiveRun
 from compaction_platform.archive.version import LIVE, Version
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.resources import LakeResource
 
 FINAL = "range_is_final"

@@ -16,7 +16,7 @@ from compaction_platform.archive.hot import HotUnreachable
 from compaction_platform.archive.manifest import FinalityEvidence, Manifest
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.version import LIVE, Version
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 if TYPE_CHECKING:
     from compaction_platform.archive.ledger import Ledger

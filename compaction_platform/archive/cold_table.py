@@ -21,16 +21,16 @@ from pyiceberg.typedef import Record
 
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.columns import arrow_type, holds, iceberg_type
 from compaction_platform.lake.data_files import data_file
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.replace import Added, Change, commit_change
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.persisted_names import COLD_RANGE
+from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

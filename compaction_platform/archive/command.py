@@ -6,13 +6,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import package_directory
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.terminal import console, say
+from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
     from compaction_platform.archive.chain import Archive
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="What a person decides about archived ranges of a chain.")
 ChainId = Annotated[int, typer.Argument(help="The chain_id of a ColdRanges declaration.")]
@@ -24,7 +24,7 @@ def _archive(chain_id: int) -> "tuple[Archive, Settings]":
     import dagster as dg
 
     from compaction_platform.archive.component import ColdRanges
-    from compaction_platform.lake.settings import load_settings
+    from compaction_platform.settings import load_settings
 
     tree = dg.ComponentTree.for_project(package_directory())
     declared = {each.chain_id: each.archive() for each in tree.get_all_components(of_type=ColdRanges)}

@@ -14,7 +14,7 @@ from compaction_platform.archive.needs import ArchiveTables
 from compaction_platform.archive.sensors import final_ranges_sensor
 from compaction_platform.lake.declaration import Declaration, Duration, Name, SecondReader, as_timedelta
 from compaction_platform.lake.needs import Namespace, Need
-from compaction_platform.lake.settings import PREFIX
+from compaction_platform.settings import PREFIX
 
 
 def _variable(name: str) -> str:

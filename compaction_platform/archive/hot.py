@@ -22,8 +22,8 @@ from compaction_platform.archive.hot_columns import HotColumn, hot_columns
 from compaction_platform.archive.links import Link
 from compaction_platform.archive.manifest import Digest
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import POSTGRES_URL_WANTED, Settings, is_postgres_url
+from compaction_platform.errors import CompactionError
+from compaction_platform.settings import POSTGRES_URL_WANTED, Settings, is_postgres_url
 
 ROW = "compaction_row"  # our name for a row in SQL; a column of this name would hide it
 ROW_HASH = "compaction_row_hash"

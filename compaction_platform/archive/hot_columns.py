@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 DECIMAL_DIGITS = 38
 UTC_MICROSECONDS = pyarrow.timestamp("us", "UTC")

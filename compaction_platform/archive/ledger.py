@@ -22,7 +22,7 @@ from compaction_platform.archive.hot import connected as connected_to
 from compaction_platform.archive.ledger_tables import TABLES
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.version import LIVE, VERSION_QUERY, WORKING, Version, version_from
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 LEASE = timedelta(minutes=5)
 PATIENCE_SECONDS = 60.0  # with a database that restarts, when we must know whether a change was applied

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, Valid
 
 from compaction_platform.archive.layout import attempt_name
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 FORMAT = 1
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from compaction_platform.archive.hot import url_of
 from compaction_platform.archive.ledger import Ledger
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 
 
 @dataclass(frozen=True)

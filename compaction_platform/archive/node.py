@@ -11,7 +11,7 @@ from typing import Any
 
 from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.finality import Head
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 TIMEOUT_SECONDS = 10
 MOST_BYTES = 4 << 20

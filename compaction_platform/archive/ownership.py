@@ -22,8 +22,8 @@ from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.manifest import Manifest, Strict
 from compaction_platform.archive.publish import success_mark
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, Objects
 from compaction_platform.persisted_names import LEDGER_LOG_DIRECTORY, RANGE_SUCCESS
 
 READS_AT_ONCE = 16

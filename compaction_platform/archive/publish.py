@@ -17,8 +17,8 @@ from compaction_platform.archive.cold_table import ColdTable
 from compaction_platform.archive.layout import NOT_DATA, Place, attempt_name, new_token
 from compaction_platform.archive.manifest import Manifest, ManifestFile
 from compaction_platform.archive.version import Version
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, Objects
 from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
 COPIES_AT_ONCE = 8

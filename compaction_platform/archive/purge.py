@@ -23,8 +23,8 @@ from compaction_platform.archive.partition_drop import Partition, partitions_tha
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.reach import Reach
 from compaction_platform.archive.version import Version
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectMissing
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectMissing
 
 LOCK_TIMEOUT = "5s"
 AGAIN = (

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 KEY = re.compile(r"(0|[1-9][0-9]*)-([1-9][0-9]*)")
 MOST_RANGES = 1_000_000

@@ -7,8 +7,8 @@ from compaction_platform.archive.chain import Archive
 from compaction_platform.archive.hot import hot_url
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.ownership import Ownership
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from compaction_platform.archive.restage import content_of
 from compaction_platform.archive.root_scan import Manifests, RangeFound, RootScan, place_of
 from compaction_platform.archive.run import ArchiveRun
 from compaction_platform.archive.version import LIVE
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spread import Spread
 
 FileState = Literal["hot", "purged", "differs"]

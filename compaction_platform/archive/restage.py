@@ -11,8 +11,8 @@ from typing import Any
 from compaction_platform.archive.layout import Place, attempt_name, file_name, new_token
 from compaction_platform.archive.manifest import Manifest, ManifestFile, Superseded
 from compaction_platform.archive.publish import StagedFilesMissing, stage_manifest
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 
 COPIES_AT_ONCE = 4  # each file is in memory
 

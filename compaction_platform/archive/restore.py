@@ -22,7 +22,7 @@ from compaction_platform.archive.purge import NotArchived
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.reach import Reach
 from compaction_platform.archive.version import Version
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 
 class NotRestored(CompactionError):

@@ -12,7 +12,7 @@ from compaction_platform.archive.ownership import LogEntry
 from compaction_platform.archive.publish import is_marked
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.version import Version
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.persisted_names import RANGE_MANIFEST
 
 READS_AT_ONCE = 16

@@ -38,7 +38,7 @@ from compaction_platform.archive.reach import Reach
 from compaction_platform.archive.restage import stage_again
 from compaction_platform.archive.source import SourceUnfit, require_whole
 from compaction_platform.archive.version import LIVE, Version
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spread import Spread
 from compaction_platform.persisted_names import RANGE_MANIFEST
 

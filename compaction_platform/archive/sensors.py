@@ -7,7 +7,7 @@ from compaction_platform.archive.hot import hot_url
 from compaction_platform.archive.lookout import due_ranges, look
 from compaction_platform.archive.partitions import partitions_of
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.resources import LakeResource
 from compaction_platform.lake.run_requests import Due, run_requests
 

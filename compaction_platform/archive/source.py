@@ -8,7 +8,7 @@ from compaction_platform.archive.hot import HotSnapshot
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.links import Link, Seam, problems_of, strays, wrong_counts
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 
 class SourceUnfit(CompactionError):

@@ -11,9 +11,9 @@ from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.partitions import partitions_of
 from compaction_platform.compact.report import Report, Survey, total_of
 from compaction_platform.compact.show import plan_as_json
-from compaction_platform.lake.file_sizes import MB, histogram
 from compaction_platform.lake.metrics import send_metrics
 from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.storage.sizes import MB, histogram
 from compaction_platform.persisted_names import SUBJECT_TAG
 
 SHOWN = 100

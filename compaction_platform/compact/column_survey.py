@@ -11,9 +11,9 @@ from compaction_platform.compact.inputs import UNREADABLE
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.schema_groups import Unify, differences, grouped
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 
 READS_AT_ONCE = 32
 MOST_FILES = 5000  # whose footers are read for one plan

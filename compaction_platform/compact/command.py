@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.file_sizes import LARGEST_MB, MB
-from compaction_platform.lake.settings import package_directory
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
 from compaction_platform.lake.terminal import console, shown, stoppable
+from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -112,8 +112,8 @@ def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
     from compaction_platform.compact.glue.run import GlueRun
     from compaction_platform.compact.glue.show import plan_as_json, plan_as_table
     from compaction_platform.compact.glue.survey import Selection
-    from compaction_platform.lake.settings import load_settings
     from compaction_platform.lake.spread import Spread
+    from compaction_platform.settings import load_settings
 
     surveys = GlueRun(table, load_settings(), Spread).plan(Selection(predicate=where))
     _require_partitions(table, surveys)
@@ -129,9 +129,9 @@ def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
     from compaction_platform.compact.glue.run import GlueRun
     from compaction_platform.compact.glue.show import report_as_json, report_as_table
     from compaction_platform.compact.glue.survey import Selection
-    from compaction_platform.lake.settings import load_settings
     from compaction_platform.lake.spark import spark_session, task_slots
     from compaction_platform.lake.spread import Spread
+    from compaction_platform.settings import load_settings
 
     settings = load_settings()
     with stoppable(), contextlib.ExitStack() as until_done:
@@ -195,9 +195,9 @@ def _compact_run(
 ) -> "CompactRun":
     from compaction_platform.compact.plan import Policy
     from compaction_platform.compact.run import CompactRun, Directory
-    from compaction_platform.lake.settings import load_settings
     from compaction_platform.lake.spark import spark_session, task_slots
     from compaction_platform.lake.spread import Spread
+    from compaction_platform.settings import load_settings
 
     settings = load_settings()
     policy = Policy.for_target((target_mb or DEFAULT_TARGET_MB) * MB)

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from compaction_platform.compact.listed import Ancestor, Listed
 from compaction_platform.compact.outputs import content_digest
-from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 
 READS_AT_ONCE = 8
 

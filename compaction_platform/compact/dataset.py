@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 
 from compaction_platform.compact.layout import Layout
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spread import Spread
+from compaction_platform.settings import Settings
 
 
 class PartitionStillOpen(CompactionError):

@@ -11,8 +11,8 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.demo import DemoContext, DemoFailed, DemoStep
-from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.run_requests import RANGE_END_TAG, RANGE_START_TAG
+from compaction_platform.lake.storage.sizes import MB
 
 if TYPE_CHECKING:
     from compaction_platform.compact.dataset import Dataset

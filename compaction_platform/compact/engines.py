@@ -15,12 +15,12 @@ from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import ancestors, content_digest, described
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
 from compaction_platform.compact.written import Verify, Written, digest_of, read_back, require
-from compaction_platform.lake.fingerprint import AnyOrder, InOrder
 from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
 from compaction_platform.lake.sorting import is_sorted, sorted_row_groups
-from compaction_platform.lake.spool import Spool
 from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stopwatch import Stopwatch
+from compaction_platform.lake.storage.staged_upload import Spool
+from compaction_platform.lake.verification.fingerprint import AnyOrder, InOrder
+from compaction_platform.lake.verification.timer import Stopwatch
 from compaction_platform.persisted_names import FOOTER_INPUTS, FOOTER_ROWS
 
 

@@ -12,14 +12,14 @@ import pyarrow.parquet
 from typing_extensions import Buffer
 
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fetching import fetched
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.schema import columns_of
 from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
-from compaction_platform.lake.value_validity import invalid_values
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.storage.prefetch import fetched
+from compaction_platform.lake.verification.value_validity import invalid_values
 
 ROWS_PER_BATCH = 1 << 16
 BATCH_BYTES = 16 << 20

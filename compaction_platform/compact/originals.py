@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.persisted_names import TRASH_DIRECTORY
 
 Originals = Literal["delete", "trash", "keep"]

@@ -13,9 +13,15 @@ from typing_extensions import Buffer
 
 from compaction_platform.compact.listed import Ancestor, Listed, Version
 from compaction_platform.compact.plan import OWN_NAME
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects, StoredObject, StoreRefused
+from compaction_platform.lake.storage.object_store import (
+    ObjectChanged,
+    ObjectMissing,
+    Objects,
+    StoredObject,
+    StoreRefused,
+)
 from compaction_platform.persisted_names import FOOTER_INPUTS
 
 FETCHES_AT_ONCE = 16

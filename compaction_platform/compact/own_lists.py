@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Objects, StoreRefused, local_directory
-from compaction_platform.lake.settings import Settings
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import Objects, StoreRefused, local_directory
+from compaction_platform.settings import Settings
 
 AT_ONCE = 16
 LOOKED_AT = 1000  # names in a directory of metadata: one page of a listing

@@ -13,7 +13,7 @@ from datetime import datetime
 from compaction_platform.compact.listed import Listed, Version
 from compaction_platform.compact.reconcile import Decision, is_settled, reconcile
 from compaction_platform.compact.schema_groups import Unify
-from compaction_platform.lake.file_sizes import MB
+from compaction_platform.lake.storage.sizes import MB
 
 LONGEST_STEM = 120
 EXAMPLES = 20  # files that are named for each reason

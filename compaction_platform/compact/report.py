@@ -6,7 +6,7 @@ from functools import cached_property
 
 from compaction_platform.compact.plan import Plan, together
 from compaction_platform.compact.rewrite import Rewritten
-from compaction_platform.lake.file_sizes import Sizes
+from compaction_platform.lake.storage.sizes import Sizes
 
 
 @dataclass(frozen=True)

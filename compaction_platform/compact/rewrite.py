@@ -18,11 +18,11 @@ from compaction_platform.compact.originals import Proof, Removal
 from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import NOT_ALIKE, Bin
 from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fingerprint import InOrder
-from compaction_platform.lake.objects import ObjectExists, Objects
-from compaction_platform.lake.spool import Spool
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.stitch.file import Choice
+from compaction_platform.lake.storage.object_store import ObjectExists, Objects
+from compaction_platform.lake.storage.staged_upload import Spool
+from compaction_platform.lake.verification.fingerprint import InOrder
 
 ANOTHER_RUNS = "another run has made the very same file"
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import pyarrow
 
 from compaction_platform.compact.inputs import Unusable
-from compaction_platform.lake.canonical import canonical_type
 from compaction_platform.lake.columns import converted, holds
+from compaction_platform.lake.verification.canonical_form import canonical_type
 
 FIELD_ID = b"PARQUET:field_id"
 # What pyarrow and pandas write about a schema in their own words; it is written anew, or does not hold any more.

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from compaction_platform.compact.listed import Listed, Version
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.persisted_names import SET_ASIDE_DIRECTORY
 
 AT_ONCE = 16

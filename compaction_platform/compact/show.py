@@ -8,7 +8,7 @@ from rich.table import Table
 from compaction_platform.compact.column_survey import ColumnGroup, ColumnSurvey
 from compaction_platform.compact.plan import Plan, together
 from compaction_platform.compact.report import Report, Survey, total_of
-from compaction_platform.lake.file_sizes import MB, Sizes
+from compaction_platform.lake.storage.sizes import MB, Sizes
 
 SHOWN_BINS = 20
 SHOWN_COLUMNS = 8

@@ -10,9 +10,9 @@ import xxhash
 
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.schemas import fitted
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fingerprint import Fingerprint, InOrder
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.stitch.file import Choice
+from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
 
 Engine = Literal["stitch", "re-encode", "sort", "none"]
 Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them

@@ -18,8 +18,8 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.names import quoted
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.identifiers import quoted
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

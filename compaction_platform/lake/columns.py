@@ -30,9 +30,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from compaction_platform.lake.canonical import canonical_type, is_list
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.names import quoted
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.identifiers import quoted
+from compaction_platform.lake.verification.canonical_form import canonical_type, is_list
 
 UTC_MICROSECONDS = pyarrow.timestamp("us", "UTC")
 LOCAL_MICROSECONDS = pyarrow.timestamp("us")

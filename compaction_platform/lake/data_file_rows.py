@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 import pyarrow
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.projection import CannotProject, Projection, has_same_columns, opened, row_group_tables
-from compaction_platform.lake.value_validity import invalid_values
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.verification.value_validity import invalid_values
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 
 class DataFileDamaged(CompactionError):

@@ -22,16 +22,16 @@ from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.typedef import Record
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fingerprint import in_order
-from compaction_platform.lake.objects import Objects
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.verification.fingerprint import in_order
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 CODEC_PROPERTY = "write.parquet.compression-codec"
 FAST_ZSTD = 1

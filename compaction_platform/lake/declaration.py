@@ -7,9 +7,9 @@ from typing import Annotated, Any, Self
 import dagster as dg
 from pydantic import AfterValidator, Field, ValidationError
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.names import NameInvalid, checked_identifier
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.second_reader import Extent
+from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
 
 
 class DeclarationInvalid(CompactionError):

@@ -1,6 +1,6 @@
 """The end of a Parquet file, fetched alone: all that is needed to know its columns and what is written about it."""
 
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 
 GUESS_BYTES = 1 << 16
 

@@ -4,10 +4,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from compaction_platform.lake.aws import aws_client
 from compaction_platform.lake.columns import arrow_schema, spark_type
 from compaction_platform.lake.needs import Column, IcebergTable, NeedUnmet
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.settings import Settings
 
 PARQUET = "org.apache.hadoop.hive.ql.io.parquet"
 _HIVE_NAMES = {"timestamp_ntz": "timestamp"}

@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.lake.declaration import Cron, Duration, Name, SecondReader
-from compaction_platform.lake.file_sizes import LARGEST_MB
+from compaction_platform.lake.storage.sizes import LARGEST_MB
 from compaction_platform.lake.window import Window
 
 Megabytes = Annotated[int, Field(ge=1, le=LARGEST_MB)]

@@ -6,12 +6,12 @@ A declaration lists its needs; the set-up job meets them all. Meeting a need twi
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from compaction_platform.lake.aws import aws_client
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.names import checked_identifier
-from compaction_platform.lake.objects import local_directory
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.lake.storage.identifiers import checked_identifier
+from compaction_platform.lake.storage.object_store import local_directory
+from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec

@@ -15,9 +15,16 @@ import pyarrow.parquet
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
-from compaction_platform.lake.canonical import Array, canonical, canonical_type, is_list, lengths_of, validity
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.columns import converted, holds
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.lake.verification.canonical_form import (
+    Array,
+    canonical,
+    canonical_type,
+    is_list,
+    lengths_of,
+    validity,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

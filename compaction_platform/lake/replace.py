@@ -34,9 +34,9 @@ from pyiceberg.table.update import (
 from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake import history
 from compaction_platform.lake.branches import commit
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.table_entries import Manifests
 
 if TYPE_CHECKING:

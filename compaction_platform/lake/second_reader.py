@@ -16,10 +16,10 @@ import pyarrow
 import pyarrow.parquet
 from typing_extensions import Buffer
 
-from compaction_platform.lake.canonical import TypeHasNoFingerprint, canonical_type, type_name
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fingerprint import Fingerprint, InOrder
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns
+from compaction_platform.lake.verification.canonical_form import TypeHasNoFingerprint, canonical_type, type_name
+from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

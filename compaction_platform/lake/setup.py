@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.needs import Need, Needing, NeedUnmet
 from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 
 OUTCOMES = {True: "created", False: "was there", None: "not needed here"}
 

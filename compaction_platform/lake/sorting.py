@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.ipc
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet_output import Encoding
 
 PLACE = "__place"

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.names import checked_identifier
-from compaction_platform.lake.settings import Settings
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.identifiers import checked_identifier
+from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

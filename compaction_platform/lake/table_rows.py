@@ -21,11 +21,11 @@ from pyiceberg.io.pyarrow import _read_deletes, expression_to_pyarrow, pyarrow_t
 from pyiceberg.manifest import FileFormat
 from pyiceberg.table import FileScanTask
 
-from compaction_platform.lake.canonical import Array
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.columns import arrow_schema
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.projection import CannotProject, Projection, opened, row_group_tables
+from compaction_platform.lake.verification.canonical_form import Array
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

@@ -10,7 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from compaction_platform.lake.settings import (
+from compaction_platform.lake.spark import session_config
+from compaction_platform.local.postgres import HOT_DATABASE, SUPERUSER, create_hot_database, postgres
+from compaction_platform.local.processes import RunningServer, Server, end_leftovers, start
+from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET, seaweedfs
+from compaction_platform.local.spark_connect import spark_connect, variables_of
+from compaction_platform.local.state import StateDirectory, require_free, require_room, write_private
+from compaction_platform.settings import (
     EMBEDDED_LAKE_FILE,
     ENV_FILE_VARIABLE,
     PREFIX,
@@ -18,12 +24,6 @@ from compaction_platform.lake.settings import (
     Settings,
     settings_from,
 )
-from compaction_platform.lake.spark import session_config
-from compaction_platform.local.postgres import HOT_DATABASE, SUPERUSER, create_hot_database, postgres
-from compaction_platform.local.processes import RunningServer, Server, end_leftovers, start
-from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET, seaweedfs
-from compaction_platform.local.spark_connect import spark_connect, variables_of
-from compaction_platform.local.state import StateDirectory, require_free, require_room, write_private
 
 AWS_CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",

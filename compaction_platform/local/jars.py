@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.local.java import find_java
 
 PINNED = Path(__file__).with_name("jars.txt")

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 OLDEST_JAVA = 17
 

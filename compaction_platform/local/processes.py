@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 READY_LIMIT_SECONDS = 90
 STOP_LIMIT_SECONDS = 15

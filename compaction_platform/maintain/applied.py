@@ -9,10 +9,10 @@ import pyarrow.compute
 import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
-from compaction_platform.lake.canonical import Array
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.data_file_rows import DataFileRows
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.row_hashes import value_hashes
+from compaction_platform.lake.verification.canonical_form import Array
+from compaction_platform.lake.verification.row_hash import value_hashes
 
 
 class DeleteUnsupported(CompactionError):

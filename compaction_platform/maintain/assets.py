@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.lake.file_sizes import Sizes, histogram
 from compaction_platform.lake.metrics import send_metrics
 from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.settings import Profile, Settings
 from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.storage.sizes import Sizes, histogram
 from compaction_platform.maintain.checks import check_specs, results_after_a_run, results_alone
 from compaction_platform.maintain.compaction import Committed
 from compaction_platform.maintain.health import Health
 from compaction_platform.maintain.plan import Plan
 from compaction_platform.maintain.run import MaintainRun, Maintenance, Prospect, Report, Request
 from compaction_platform.persisted_names import SUBJECT_TAG
+from compaction_platform.settings import Profile, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,12 +8,12 @@ import pyarrow
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.transforms import VoidTransform
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.fingerprint import AnyOrder, Fingerprint
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.second_reader import NotJudged
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.table_entries import Manifests
+from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint
 from compaction_platform.maintain.orphans import snapshot_paths
 from compaction_platform.maintain.second_look import FileWithDeletes, read_in_sql
 from compaction_platform.maintain.snapshots import Retention
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 
 def rows_differ(table: "Table", settings: "Settings") -> tuple[int, dict[str, str]]:

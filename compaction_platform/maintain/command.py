@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import package_directory
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.terminal import console, say, stoppable
+from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
-    from compaction_platform.lake.settings import Settings
     from compaction_platform.maintain.run import Maintenance
+    from compaction_platform.settings import Settings
 
 app = typer.Typer()
 TableName = Annotated[str, typer.Argument(help="A declared table: namespace.name.")]
@@ -31,11 +31,11 @@ def maintain(  # noqa: PLR0913 (an option for each part of a request)
     snapshot_retention_hours: Annotated[int | None, typer.Option(help="Keep snapshots for so long.")] = None,
 ) -> None:
     """Compact a declared table, expire its snapshots, clear its orphans."""
-    from compaction_platform.lake.settings import load_settings
     from compaction_platform.lake.spark import spark_session, task_slots
     from compaction_platform.lake.spread import Spread
     from compaction_platform.maintain.run import MaintainRun, Request
     from compaction_platform.maintain.show import prospect_as_table, report_as_table
+    from compaction_platform.settings import load_settings
 
     settings = load_settings()
     request = Request(force, target_file_size_mb, max_files, where, expire_snapshots, snapshot_retention_hours, dry_run)
@@ -58,8 +58,8 @@ def maintain(  # noqa: PLR0913 (an option for each part of a request)
 @app.command("undo-compaction")
 def undo_compaction(table: TableName) -> None:
     """Roll a declared table back to before its last compaction, if no writer has committed since."""
-    from compaction_platform.lake.settings import load_settings
     from compaction_platform.maintain.assets import run_of
+    from compaction_platform.settings import load_settings
 
     settings = load_settings()
     run_of(_maintenance(table, settings), settings, say=say).undo()

@@ -30,7 +30,7 @@ from compaction_platform.persisted_names import COMMIT_KIND, MAINTENANCE_RUN
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 COMPACTION = "compaction"
 

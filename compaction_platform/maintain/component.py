@@ -9,11 +9,10 @@ import dagster as dg
 from pydantic import AfterValidator, Field
 
 from compaction_platform.lake.declaration import Declaration, DeclarationInvalid, as_timedelta
-from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.maintenance import Maintained, TableCare
-from compaction_platform.lake.names import NameInvalid, checked_identifier
 from compaction_platform.lake.needs import Need
-from compaction_platform.lake.settings import Profile
+from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
+from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.lake.window import Window
 from compaction_platform.maintain.assets import maintain_job, maintained_asset, undo_job
 from compaction_platform.maintain.plan import Policy
@@ -23,6 +22,7 @@ from compaction_platform.maintain.schedules import maintain_schedule
 from compaction_platform.maintain.sensors import health_sensor
 from compaction_platform.maintain.snapshots import Retention
 from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
+from compaction_platform.settings import Profile
 
 
 def _table(text: str) -> str:

@@ -25,7 +25,7 @@ from compaction_platform.persisted_names import COMMIT_KIND
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 DANGLING = "dangling deletes"
 COMMIT_ATTEMPTS = 10

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table.refs import MAIN_BRANCH
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.names import checked_identifier
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.identifiers import checked_identifier
 from compaction_platform.maintain.snapshots import Known, Ref, Retention, to_expire
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyspark.sql import SparkSession
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 
 def due(metadata: "TableMetadata", retention: Retention, now: datetime) -> list[int]:

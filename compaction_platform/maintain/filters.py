@@ -13,7 +13,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.maintain.deletes import is_known
 
 EXAMPLES = "Examples: country = 'de'; event_time >= '2026-01-01T00:00:00+00:00' and event_time < '2026-02-01T…'."

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyiceberg.manifest import FileFormat, ManifestEntry
 from pyiceberg.table.refs import MAIN_BRANCH
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.replace import FORMATS
 from compaction_platform.lake.table_entries import Manifests, SnapshotFiles
 from compaction_platform.maintain.deletes import Applying, Deletes, Place, is_known, only_file_of, place_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 NOT_OURS = "gc.enabled"
 

@@ -16,16 +16,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
-from compaction_platform.lake.conditional_delete import CHANGED, delete_unchanged
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.data_file_rows import bucket_of, key_of
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectExists, ObjectMissing, Objects, StoredObject, StoreRefused
+from compaction_platform.lake.storage.conditional_delete import CHANGED, delete_unchanged
+from compaction_platform.lake.storage.object_store import (
+    ObjectExists,
+    ObjectMissing,
+    Objects,
+    StoredObject,
+    StoreRefused,
+)
 from compaction_platform.persisted_names import QUARANTINE_DIRECTORY
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 YOUNGEST = timedelta(hours=24)
 PLACES = ("data/", "metadata/")

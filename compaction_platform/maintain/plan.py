@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from compaction_platform.lake.file_sizes import MB
+from compaction_platform.lake.storage.sizes import MB
 
 GROUP_FACTOR = 2  # a group is at most so many target sizes: much can be done at once, and little is lost in a conflict
 SORTED_GROUP_FACTOR = 8  # rows that are far apart can come together only inside a group

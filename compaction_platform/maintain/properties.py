@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.storage.sizes import MB
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyiceberg.exceptions import CommitFailedException
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.file_sizes import LARGEST_MB, MB
-from compaction_platform.lake.objects import Objects
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
-from compaction_platform.lake.uploads import give_up_uploads
+from compaction_platform.lake.storage.abandoned_uploads import give_up_uploads
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
 from compaction_platform.lake.window import Window
 from compaction_platform.maintain import expiry
 from compaction_platform.maintain.compaction import Committed, Compacted, Compaction
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 Done = TypeVar("Done")
 FEWEST = 2  # files that become one

@@ -14,7 +14,6 @@ import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
 from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows
-from compaction_platform.lake.fingerprint import AnyOrder, InOrder
 from compaction_platform.lake.projection import opened, partition_constants
 from compaction_platform.lake.second_reader import (
     Extent,
@@ -28,6 +27,7 @@ from compaction_platform.lake.second_reader import (
     seed_of,
 )
 from compaction_platform.lake.second_reader_tables import LocalFile, TableReader
+from compaction_platform.lake.verification.fingerprint import AnyOrder, InOrder
 
 
 @dataclass(frozen=True)

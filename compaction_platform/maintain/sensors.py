@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from compaction_platform.lake.history import published
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.resources import LakeResource
 from compaction_platform.lake.run_requests import WHOLE, Due, run_requests
-from compaction_platform.lake.settings import Profile, Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain.assets import health_figures, maintenance_key, run_of
 from compaction_platform.maintain.checks import RECOMMENDED, recommendation
 from compaction_platform.maintain.compaction import COMPACTION
@@ -21,6 +20,7 @@ from compaction_platform.maintain.health import Health
 from compaction_platform.maintain.look import TableMissing
 from compaction_platform.maintain.run import Maintenance
 from compaction_platform.persisted_names import COMMIT_KIND
+from compaction_platform.settings import Profile, Settings
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

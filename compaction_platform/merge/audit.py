@@ -13,10 +13,10 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.canonical import Array
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.row_hashes import value_hashes
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.table_rows import FileRows, TableRows
+from compaction_platform.lake.verification.canonical_form import Array
+from compaction_platform.lake.verification.row_hash import value_hashes
 from compaction_platform.merge.landing import doubles, key_hashes
 from compaction_platform.merge.rules import ORIGIN, MergeRules
 

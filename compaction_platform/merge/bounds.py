@@ -21,7 +21,7 @@ from pyiceberg.expressions import (
 )
 
 from compaction_platform.lake.columns import spark_type
-from compaction_platform.lake.names import quoted
+from compaction_platform.lake.storage.identifiers import quoted
 from compaction_platform.merge.plan import Span, spans
 from compaction_platform.merge.rules import MergeRules, PartitionField
 

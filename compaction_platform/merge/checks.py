@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 
 from compaction_platform.lake.columns import arrow_type
 from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge import sql
 from compaction_platform.merge.audit import AuditFailed
 from compaction_platform.merge.bounds import Bounds

@@ -14,13 +14,13 @@ import pyarrow.parquet
 from pyiceberg.table import Table
 
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.conditional_delete import delete_unchanged, looks_at_versions
 from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.conditional_delete import delete_unchanged, looks_at_versions
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.merge.records import MergedFile, merged_files, snapshots_in_main
 from compaction_platform.merge.rules import MergeRules, Places
 from compaction_platform.merge.staged_files import FileReport, rejects_name, versioned_name
+from compaction_platform.settings import Settings
 
 CHUNK = 100
 REPLACED = "it was replaced since it was merged"

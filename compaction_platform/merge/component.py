@@ -7,9 +7,9 @@ import dagster as dg
 import pyarrow
 from pydantic import AfterValidator, Field, model_validator
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.columns import arrow_schema
 from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, SecondReader, as_timedelta
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.maintenance import TableCare
 from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need

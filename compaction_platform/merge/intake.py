@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.columns import arrow_schema, holds, spark_columns
 from compaction_platform.lake.data_files import DataFiles
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.spread import share_out
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.merge.landing import Landed, Landing, together
 from compaction_platform.merge.plan import Batch, StagedFile
 from compaction_platform.merge.records import Manifest
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-    from compaction_platform.lake.settings import Settings
     from compaction_platform.lake.spread import Spread
+    from compaction_platform.settings import Settings
 
 SMALL_BATCH_BYTES = 32 << 20
 SMALL_BATCH_FILES = 2_000

@@ -13,9 +13,9 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.canonical import Array
 from compaction_platform.lake.data_files import DataFiles, NotWritable
-from compaction_platform.lake.row_hashes import mix, value_hashes
+from compaction_platform.lake.verification.canonical_form import Array
+from compaction_platform.lake.verification.row_hash import mix, value_hashes
 from compaction_platform.merge.bounds import bounding
 from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.rules import MergeRules

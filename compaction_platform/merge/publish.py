@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.branches import append, create_branch, drop_branch, publish_branch
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.columns import arrow_schema
 from compaction_platform.lake.data_files import NotWritable
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.history import published
-from compaction_platform.lake.names import quoted
 from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.storage.identifiers import quoted
 from compaction_platform.lake.table_rows import NotReadable, TableRows
 from compaction_platform.merge import sql
 from compaction_platform.merge.audit import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import SparkSession
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 ATTEMPTS = 5
 SHOWN_ROWS = 20

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from compaction_platform.lake.history import published
-from compaction_platform.lake.objects import ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
 from compaction_platform.merge.rules import MergeRules, Places
 from compaction_platform.merge.staged_files import FileReport
@@ -19,7 +19,7 @@ from compaction_platform.merge.staged_files import FileReport
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.second_reader import Extent
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 
 OnNewColumn = Literal["add", "ignore", "reject"]
 Cleanup = Literal["lifecycle", "archive", "delete"]

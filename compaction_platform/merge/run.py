@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.merge.intake import Intake, RowsFor, TakenIn
 from compaction_platform.merge.plan import Batch, StagedFile
@@ -30,6 +29,7 @@ from compaction_platform.merge.records import (
     staged_batches,
 )
 from compaction_platform.merge.rules import MergeRules, Places
+from compaction_platform.settings import Settings
 
 
 class TableMissing(CompactionError):

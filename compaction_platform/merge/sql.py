@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pyarrow
 
-from compaction_platform.lake.canonical import is_list
-from compaction_platform.lake.names import quoted
+from compaction_platform.lake.storage.identifiers import quoted
+from compaction_platform.lake.verification.canonical_form import is_list
 from compaction_platform.merge.bounds import Bounds, bounding
 from compaction_platform.merge.rules import ORIGIN, MergeRules
 

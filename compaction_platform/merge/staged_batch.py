@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pyarrow
 
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.branches import append, create_branch, drop_branch
-from compaction_platform.lake.canonical import Array
 from compaction_platform.lake.data_files import DataFiles
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.merge import sql
 from compaction_platform.merge.intake import REPORT_COLUMN, TakenIn
 from compaction_platform.merge.landing import Landed, Partitions, has_doubles, key_hashes, partitions_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 
 GOOD_FILE_BYTES = 8 << 20

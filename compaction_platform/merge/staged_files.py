@@ -20,15 +20,15 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from compaction_platform.lake.canonical import is_list
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.columns import TypeUnsupported, converted, holds, iceberg_type
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.footers import fetch_footer
 from compaction_platform.lake.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.names import checked_identifier
-from compaction_platform.lake.objects import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at, seed_of
-from compaction_platform.lake.value_validity import invalid_values
+from compaction_platform.lake.storage.identifiers import checked_identifier
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.verification.canonical_form import is_list
+from compaction_platform.lake.verification.value_validity import invalid_values
 from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, OnNewColumn
 

@@ -18,10 +18,9 @@ from fastapi_offline import FastAPIOffline
 from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.file_sizes import MB
-from compaction_platform.lake.settings import Settings, load_settings
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.serve import models
 from compaction_platform.serve.limits import Allowance, Room, require_size, too_large
 from compaction_platform.serve.problems import (
@@ -34,6 +33,7 @@ from compaction_platform.serve.problems import (
 from compaction_platform.serve.service import Service
 from compaction_platform.serve.telemetry import Metrics, log, log_to_stdout
 from compaction_platform.serve.tenants import Tokens, require_tenant
+from compaction_platform.settings import Settings, load_settings
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")
 THREADS = 128  # requests that are worked on at once; writers wait for each other's commits

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from compaction_platform.lake.file_sizes import LARGEST_MB
+from compaction_platform.lake.storage.sizes import LARGEST_MB
 
 MOST_FIELDS = 500
 MOST_RECORDS = 100_000  # however much is allowed by setting

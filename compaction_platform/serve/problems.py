@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 
 class Problem(CompactionError):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

@@ -6,8 +6,7 @@ from datetime import timedelta
 from functools import cached_property, singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Profile, Settings
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spread import Spread
 from compaction_platform.maintain import run as maintain
 from compaction_platform.maintain.filters import FilterInvalid
@@ -19,6 +18,7 @@ from compaction_platform.serve.problems import InvalidFilter, InvalidRequest, La
 from compaction_platform.serve.queries import Queries
 from compaction_platform.serve.tables import Tables, Where
 from compaction_platform.serve.writes import Writes
+from compaction_platform.settings import Profile, Settings
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

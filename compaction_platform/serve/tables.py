@@ -24,8 +24,7 @@ from pyiceberg.types import BinaryType, DecimalType, IcebergType, ListType, MapT
 
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.columns import TypeUnsupported, arrow_type, parsed_type
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain.properties import WriteRules
 from compaction_platform.serve.models import CreateTable, OnTable
 from compaction_platform.serve.problems import (
@@ -36,6 +35,7 @@ from compaction_platform.serve.problems import (
     TableNotFound,
 )
 from compaction_platform.serve.tenants import catalog_namespace
+from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -16,9 +16,8 @@ from pyiceberg.table.snapshots import Operation
 
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.data_files import DataFiles, NotWritable
-from compaction_platform.lake.objects import StoreRefused
 from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import StoreRefused
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.maintain.look import Look
 from compaction_platform.persisted_names import SERVE_REQUESTS
@@ -34,6 +33,7 @@ from compaction_platform.serve.problems import (
 from compaction_platform.serve.request_ids import Key, RequestIds, Written
 from compaction_platform.serve.tables import Tables, Where, reachable
 from compaction_platform.serve.values import as_arrow
+from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog

@@ -1,6 +1,6 @@
 import pytest
 
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene
 
 

@@ -20,7 +20,7 @@ from compaction_platform.archive.ranges import BlockRange, RangeInvalid
 from compaction_platform.archive.reading import hot_and_cold
 from compaction_platform.archive.run import CopyFailed, NotFinal
 from compaction_platform.archive.source import SourceUnfit
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, block_hash, comparable, everything_once, hot
 
 pytestmark = pytest.mark.integration
@@ -354,7 +354,7 @@ def test_a_foreign_file_is_never_touched(scene: Scene) -> None:
 
 
 def test_a_copy_that_the_store_changes_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction_platform.lake.objects import Objects
+    from compaction_platform.lake.storage.object_store import Objects
 
     real = Objects.read
 

@@ -14,9 +14,9 @@ from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
 from compaction_platform.cli import app
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spread import Spread
+from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration
 

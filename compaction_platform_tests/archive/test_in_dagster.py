@@ -13,7 +13,7 @@ from compaction_platform.archive.component import ColdRanges, DeclaredFinality, 
 from compaction_platform.archive.purge import NotArchived
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import GENESIS_TIME, Scene, block_hash, everything_once
 
 pytestmark = pytest.mark.integration

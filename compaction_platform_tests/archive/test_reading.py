@@ -6,7 +6,7 @@ import pytest
 
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.reading import ColdFileGone, ColdPart, HotPart, hot_and_cold
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene, comparable, plain
 
 pytestmark = pytest.mark.integration

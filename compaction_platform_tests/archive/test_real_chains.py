@@ -22,7 +22,7 @@ from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.reorg import look_for_reorgs
 from compaction_platform.archive.run import CopyFailed, NotFinal
 from compaction_platform.archive.source import SourceUnfit
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene
 
 BLOCKS, TRANSACTIONS, LOGS = "blocks", "transactions", "logs"

@@ -13,8 +13,8 @@ from compaction_platform.archive.purge import ColdFileDiffers, NotArchived, Purg
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.reading import hot_and_cold
 from compaction_platform.archive.restore import RestoreRun
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Objects
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform_tests.archive.databases import Elsewhere, another_database, carry_over, rebuilding
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, comparable, everything_once, hot
 from compaction_platform_tests.faults.test_archive_faults import paused

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard
 
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from compaction_platform.compact.command import app
 from compaction_platform.compact.plan import LATER, YOUNG, Policy
-from compaction_platform.lake import fetching
-from compaction_platform.lake.file_sizes import MB
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.storage import prefetch
+from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.persisted_names import FOOTER_INPUTS
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
@@ -134,7 +134,7 @@ def test_how_columns_were_made_is_told_once_for_all_outputs_that_are_alike(yard:
 def test_inputs_that_are_too_much_for_memory_are_spooled(
     yard: Yard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: Any
 ) -> None:
-    monkeypatch.setattr(fetching, "MOST_IN_MEMORY", 1000)
+    monkeypatch.setattr(prefetch, "MOST_IN_MEMORY", 1000)
     spool = tmp_path / "spool"
     spool.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(spool))

@@ -14,9 +14,9 @@ import pytest
 from compaction_platform.compact.inputs import fetch
 from compaction_platform.compact.joining import How, joined
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake import fetching
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.storage import prefetch
+from compaction_platform.lake.storage.object_store import Objects
 
 pytestmark = pytest.mark.unit
 
@@ -51,8 +51,8 @@ def most_memory(place: Path, files: int, most_in_memory: int) -> int:
 
 
 def most_memory_here(place: Path, listed: list[Listed], most_in_memory: int) -> int:
-    fetching.MOST_IN_MEMORY = most_in_memory
-    fetching.MOST_ON_THE_WAY = ROW_GROUP
+    prefetch.MOST_IN_MEMORY = most_in_memory
+    prefetch.MOST_ON_THE_WAY = ROW_GROUP
     tracemalloc.start()
     fetched = fetch(Held(f"file://{place}"), listed)
     with joined(fetched.inputs, How(Encoding(row_group_bytes=ROW_GROUP)), 2, "out") as found:

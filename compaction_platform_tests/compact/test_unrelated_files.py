@@ -16,8 +16,8 @@ from compaction_platform.compact import outputs
 from compaction_platform.compact.own_lists import KeptByAList
 from compaction_platform.compact.plan import COPIED, NOT_ALIKE, Policy
 from compaction_platform.compact.schema_groups import differences, grouped
-from compaction_platform.lake.objects import StoreRefused
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import StoreRefused
+from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
 pytestmark = pytest.mark.unit

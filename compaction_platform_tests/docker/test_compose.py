@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import yaml
 
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import settings_from
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.local.jars import jars_directory
 from compaction_platform.local.postgres import postgres, postgres_binaries
 from compaction_platform.local.processes import start
 from compaction_platform.local.state import StateDirectory, free_ports
+from compaction_platform.settings import settings_from
 from compaction_platform_tests.running import run_job
 
 SECRETS = {"POSTGRES_PASSWORD": "pg0secret", "S3_ACCESS_KEY_ID": "s3id0", "S3_SECRET_ACCESS_KEY": "s3secret0"}

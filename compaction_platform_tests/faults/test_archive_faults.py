@@ -27,10 +27,10 @@ from compaction_platform.archive.purge import HotRowsDiffer, PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun, CopyFailed
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.postgres import postgres
+from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.databases import another_database
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot
 
@@ -628,7 +628,7 @@ def test_staged_files_that_vanish_from_a_replacement_bring_the_old_version_back(
 
 
 def test_a_store_that_fails_while_publishing_is_finished_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction_platform.lake.objects import StoreRefused
+    from compaction_platform.lake.storage.object_store import StoreRefused
 
     expected = hot(scene)
     real = Objects.copy

@@ -14,8 +14,8 @@ from compaction_platform.archive.publish import Publication, StagedFilesMissing,
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.restore import RestoreRun
 from compaction_platform.archive.run import ArchiveRun
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot
 from compaction_platform_tests.archive.test_purge import partitioned
 from compaction_platform_tests.faults.test_archive_faults import before, paused

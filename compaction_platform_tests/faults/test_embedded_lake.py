@@ -101,7 +101,7 @@ def test_a_taken_port_is_said_and_new_ports_help(state: Path) -> None:
 def test_data_outlives_a_restart(state: Path) -> None:
     from compaction_platform.lake.catalog import open_catalog
     from compaction_platform.lake.needs import Column, IcebergTable
-    from compaction_platform.lake.objects import Objects
+    from compaction_platform.lake.storage.object_store import Objects
     from compaction_platform.local.embedded import EmbeddedLake
 
     table = IcebergTable("kept", "numbers", (Column("a", "long"),))
@@ -114,7 +114,7 @@ def test_data_outlives_a_restart(state: Path) -> None:
 
 
 def test_two_lakes_run_side_by_side(tmp_path: Path) -> None:
-    from compaction_platform.lake.objects import Objects
+    from compaction_platform.lake.storage.object_store import Objects
     from compaction_platform.local.embedded import EmbeddedLake
 
     with EmbeddedLake(tmp_path / "one", spark=False) as one, EmbeddedLake(tmp_path / "two", spark=False) as two:

@@ -15,7 +15,7 @@ from compaction_platform.compact.glue import cleanup
 from compaction_platform.compact.glue.carry import Carry, Work
 from compaction_platform.compact.glue.manifest import MANIFEST, SWAPPED
 from compaction_platform.compact.glue.swap import Swap
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
 
@@ -67,8 +67,8 @@ from compaction_platform.compact.glue.swap import Swap
 from compaction_platform.compact.glue.table import KeptTable
 from compaction_platform.compact.originals import Removal
 from compaction_platform.compact import originals
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import load_settings
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.settings import load_settings
 from compaction_platform.lake.spread import Spread
 from datetime import timedelta
 

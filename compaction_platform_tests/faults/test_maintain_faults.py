@@ -12,13 +12,13 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain.audit import missing_files, rows_differ
 from compaction_platform.maintain.compaction import Compaction
 from compaction_platform.maintain.rewrite import OutputDiffers, Rewrite
 from compaction_platform.maintain.run import OrphanRules, Request
 from compaction_platform.maintain.undo import CannotUndo
+from compaction_platform.settings import Settings
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration
@@ -41,7 +41,7 @@ def scene(settings: Settings, spark: Any) -> Scene:
 SCRIPT = """
 import os, pickle, signal, sys
 from compaction_platform.lake import replace
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.spread import Spread
 from compaction_platform.maintain import compaction, run
 from compaction_platform.maintain.orphans import Orphans

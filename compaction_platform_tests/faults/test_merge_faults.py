@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import spark_session
 from compaction_platform.lake.spread import Spread
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.merge import run as run_module
 from compaction_platform.merge.audit import AuditFailed
 from compaction_platform.merge.publish import ATTEMPTS, MergeConflict, Merger
+from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import Scene, event
 
 pytestmark = pytest.mark.integration
@@ -64,7 +64,7 @@ def before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[int], None
 
 SCRIPT = """
 import os, pickle, signal, sys
-from compaction_platform.lake.settings import load_settings
+from compaction_platform.settings import load_settings
 from compaction_platform.lake.spark import open_session
 from compaction_platform.lake.spread import Spread
 from compaction_platform.merge.publish import Merger

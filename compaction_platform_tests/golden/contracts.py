@@ -8,7 +8,7 @@ import compaction_platform
 from compaction_platform import persisted_names
 from compaction_platform.archive.ledger_tables import TABLES
 from compaction_platform.cli import app
-from compaction_platform.lake.settings import PREFIX, Settings
+from compaction_platform.settings import PREFIX, Settings
 
 
 def contracts() -> dict[str, Any]:

@@ -10,8 +10,8 @@ import dagster as dg
 import psutil
 
 from compaction_platform.lake.resources import SparkResource
-from compaction_platform.lake.settings import load_settings
 from compaction_platform.lake.spark import qualified_name
+from compaction_platform.settings import load_settings
 
 
 def double(work: tuple[int, str]) -> int:

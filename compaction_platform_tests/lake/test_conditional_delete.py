@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake import conditional_delete
-from compaction_platform.lake.conditional_delete import CHANGED, delete_unchanged, looks_at_versions
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage import conditional_delete
+from compaction_platform.lake.storage.conditional_delete import CHANGED, delete_unchanged, looks_at_versions
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.settings import Settings
 
 ANY = Settings(_env_file=None)
 

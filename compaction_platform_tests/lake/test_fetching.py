@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction_platform.lake.fetching import MOST_IN_MEMORY, fetched
+from compaction_platform.lake.storage.prefetch import MOST_IN_MEMORY, fetched
 
 pytestmark = pytest.mark.unit
 

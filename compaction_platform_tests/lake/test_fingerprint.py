@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from compaction_platform.lake.canonical import TypeHasNoFingerprint
-from compaction_platform.lake.fingerprint import InOrder, any_order, combined, in_order
+from compaction_platform.lake.verification.canonical_form import TypeHasNoFingerprint
+from compaction_platform.lake.verification.fingerprint import InOrder, any_order, combined, in_order
 
 pytestmark = pytest.mark.unit
 

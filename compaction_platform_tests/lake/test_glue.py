@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction_platform.lake.aws import aws_client
 from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.needs import Column
-from compaction_platform.lake.settings import Settings, settings_from
+from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.settings import Settings, settings_from
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ from typing import Any
 import obstore
 import pytest
 
-from compaction_platform.lake.objects import (
+from compaction_platform.lake.storage.object_store import (
     AddressInvalid,
     ObjectChanged,
     ObjectExists,
@@ -24,7 +24,7 @@ from compaction_platform.lake.objects import (
     Objects,
     StoreRefused,
 )
-from compaction_platform.lake.settings import Settings, load_settings, settings_from
+from compaction_platform.settings import Settings, load_settings, settings_from
 
 NAMES = [
     "plain.parquet",

@@ -13,7 +13,6 @@ import pytest
 
 from compaction_platform.archive.copy_task import CopyDiffers, CopyTask, fingerprint_of_file
 from compaction_platform.lake import second_reader
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.second_reader import (
     NotJudged,
     ReadersDisagree,
@@ -23,9 +22,10 @@ from compaction_platform.lake.second_reader import (
     look_at,
     require_agreement,
 )
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.staged_files import Reading
+from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import local_yard, rows
 
 pytestmark = pytest.mark.unit

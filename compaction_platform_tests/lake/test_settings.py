@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import compaction_platform
-from compaction_platform.lake.settings import (
+from compaction_platform.settings import (
     Profile,
     Settings,
     SettingsInvalid,
@@ -173,7 +173,7 @@ def load_in_a_checkout(checkout: Path, working_directory: Path, **variables: str
         (checkout / "compaction_platform" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / name, checkout / "compaction_platform" / name)
     script = (
-        "from compaction_platform.lake.settings import load_settings, state_directory\n"
+        "from compaction_platform.settings import load_settings, state_directory\n"
         "settings = load_settings(); print(settings.profile, settings.lake_uri, state_directory())"
     )
     others = {name: value for name, value in os.environ.items() if not name.startswith("COMPACTION_")}

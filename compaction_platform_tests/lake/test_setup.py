@@ -6,7 +6,6 @@ import psycopg
 import pytest
 
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.names import NameInvalid
 from compaction_platform.lake.needs import (
     Column,
     DatabaseSchema,
@@ -16,9 +15,10 @@ from compaction_platform.lake.needs import (
     Need,
     NeedUnmet,
 )
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings, SettingsInvalid
 from compaction_platform.lake.setup import meet_needs
+from compaction_platform.lake.storage.identifiers import NameInvalid
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.settings import Settings, SettingsInvalid
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from compaction_platform.lake.names import NameInvalid, checked_identifier
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spark import (
     SparkUnreachable,
     catalog_config,
@@ -26,9 +24,11 @@ from compaction_platform.lake.spark import (
     spark_session,
     task_slots,
 )
+from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.jars import jars_directory
 from compaction_platform.local.state import free_ports
+from compaction_platform.settings import Settings
 from compaction_platform_tests.one_spark import SharedSpark
 
 integration = pytest.mark.integration
@@ -203,7 +203,7 @@ def test_no_secret_is_in_a_log_or_an_unprotected_file(
 
 @unit
 def test_a_server_that_is_not_there_is_known_at_once() -> None:
-    from compaction_platform.lake.settings import settings_from
+    from compaction_platform.settings import settings_from
 
     (port,) = free_ports(1)
     settings = settings_from(
@@ -216,7 +216,7 @@ def test_a_server_that_is_not_there_is_known_at_once() -> None:
 
 @unit
 def test_a_glue_catalog_needs_no_address() -> None:
-    from compaction_platform.lake.settings import settings_from
+    from compaction_platform.settings import settings_from
 
     settings = settings_from(
         {

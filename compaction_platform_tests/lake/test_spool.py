@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake import objects, spool
-from compaction_platform.lake.objects import Growing, Objects, StoreRefused
-from compaction_platform.lake.spool import Spool
+from compaction_platform.lake.storage import object_store, staged_upload
+from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused
+from compaction_platform.lake.storage.staged_upload import Spool
 
 pytestmark = pytest.mark.unit
 
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "PIECE", 1000)
-    monkeypatch.setattr(spool, "HELD_BACK", 500)
+    monkeypatch.setattr(object_store, "PIECE", 1000)
+    monkeypatch.setattr(staged_upload, "HELD_BACK", 500)
 
 
 @pytest.fixture

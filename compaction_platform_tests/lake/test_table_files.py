@@ -22,8 +22,8 @@ from compaction_platform.lake.branches import (
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.data_files import DataFileDiffers, DataFiles, NotWritable, repetitive_columns
 from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.table_rows import NotReadable, TableRows
+from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration
 

@@ -19,12 +19,12 @@ from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.data_file_rows import DataFileRows, key_of
 from compaction_platform.lake.data_files import DataFiles
 from compaction_platform.lake.replace import Added, Change, commit_change
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.maintain.look import Look
 from compaction_platform.maintain.plan import Policy
 from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Report, Request
+from compaction_platform.settings import Settings
 
 Row = dict[str, Any]
 COLUMNS = pyarrow.schema({"id": pyarrow.int64(), "country": pyarrow.string(), "amount": pyarrow.float64()})

@@ -10,13 +10,13 @@ from typer.testing import CliRunner
 
 from compaction_platform import cli
 from compaction_platform.cli import app
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.data_files import DataFiles
-from compaction_platform.lake.errors import CompactionError
 from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.replace import Added, Change, commit_change
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.table_entries import Manifests
+from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration
 

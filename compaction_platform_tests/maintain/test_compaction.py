@@ -11,12 +11,12 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.settings import Settings
 from compaction_platform.maintain.filters import FilterInvalid
 from compaction_platform.maintain.look import TableMissing, TableUnfit
 from compaction_platform.maintain.plan import BEYOND_LIMIT
 from compaction_platform.maintain.properties import WriteRules
 from compaction_platform.maintain.run import Request, RequestInvalid
+from compaction_platform.settings import Settings
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration

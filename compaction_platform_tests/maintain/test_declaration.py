@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from compaction_platform.lake.declaration import DeclarationInvalid
-from compaction_platform.lake.settings import Profile
 from compaction_platform.maintain.component import MaintainedTable, require_distinct
+from compaction_platform.settings import Profile
 
 pytestmark = pytest.mark.unit
 

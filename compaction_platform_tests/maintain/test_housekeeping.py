@@ -8,10 +8,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.aws import aws_client
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain import expiry
 from compaction_platform.maintain.audit import missing_files, retention_gap, rows_differ
 from compaction_platform.maintain.orphans import Orphans

@@ -12,11 +12,11 @@ from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.table import Table
 
 from compaction_platform.lake.catalog import store_properties
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain import orphans as orphans_module
 from compaction_platform.maintain.orphans import Orphans, SharedLocation, TableReplaced, comparable, is_named_by_iceberg
 from compaction_platform.persisted_names import QUARANTINE_DIRECTORY
+from compaction_platform.settings import Settings
 
 DAY = timedelta(hours=25)
 ROWS = pyarrow.table({"id": pyarrow.array([1, 2], pyarrow.int64())})

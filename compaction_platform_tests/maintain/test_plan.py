@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.lake.file_sizes import MB
+from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.lake.window import Window
 from compaction_platform.maintain.health import Counts, health_of
 from compaction_platform.maintain.plan import ALONE, BEYOND_LIMIT, LARGE, UNWANTED, LiveFile, Policy, make_plan

@@ -13,13 +13,13 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
-from compaction_platform.lake import fetching, objects, spool
-from compaction_platform.lake.aws import aws_client
 from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.data_files import DataFiles
-from compaction_platform.lake.objects import Growing, Objects, StoreRefused
 from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.storage import object_store, prefetch, staged_upload
+from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.maintain import rewrite
 from compaction_platform_tests.maintain.scene import COLUMNS, Scene, ordered, rows_of
@@ -51,9 +51,9 @@ def large_scene(new_scene: NewScene) -> Scene:
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "PIECE", 5 << 20)  # the least that S3 takes
-    monkeypatch.setattr(objects, "PARTS_AT_ONCE", 1)  # a part is there before the next is taken
-    monkeypatch.setattr(spool, "HELD_BACK", 1 << 20)
+    monkeypatch.setattr(object_store, "PIECE", 5 << 20)  # the least that S3 takes
+    monkeypatch.setattr(object_store, "PARTS_AT_ONCE", 1)  # a part is there before the next is taken
+    monkeypatch.setattr(staged_upload, "HELD_BACK", 1 << 20)
 
 
 def place_of(scene: Scene) -> dict[str, str]:
@@ -284,7 +284,7 @@ def test_without_room_for_the_inputs_files_are_encoded_anew(scene: Scene, monkey
     def full(*_: Any) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(fetching, "MOST_IN_MEMORY", 1000)
+    monkeypatch.setattr(prefetch, "MOST_IN_MEMORY", 1000)
     monkeypatch.setattr(os, "pwrite", full)
     assert engines(scene.maintain()) == [("re-encode", "there is no room for the inputs in the temporary directory")]
     scene.assert_nothing_lost()

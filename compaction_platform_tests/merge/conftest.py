@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import Scene
 
 

@@ -13,13 +13,13 @@ import pyarrow.parquet
 
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.component import TABLE_PROPERTIES
 from compaction_platform.merge.plan import hour_of
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField, Places
 from compaction_platform.merge.run import MergeRun, Outcome
+from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.model import Model, Row
 
 DAY = datetime(2026, 11, 1, tzinfo=UTC)

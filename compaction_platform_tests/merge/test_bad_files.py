@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.lake.needs import Column
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.staged_files import Reading
 from compaction_platform_tests.merge.scene import COLUMNS, DAY, SCHEMA, Scene, event, parquet
@@ -105,7 +105,7 @@ def test_both_ways_of_reading_give_the_same_table(new_scene: NewScene, monkeypat
 def test_a_large_file_is_spooled_and_decoded_in_pieces(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", -1)
     monkeypatch.setattr("compaction_platform.merge.staged_files.HELD_IN_MEMORY_BYTES", 1000)
-    monkeypatch.setattr("compaction_platform.lake.objects.PIECE", 700)
+    monkeypatch.setattr("compaction_platform.lake.storage.object_store.PIECE", 700)
     rows = [event(f"{number:06d}", 1, number * 1.0) for number in range(5000)] + [{**event("x"), "event_id": None}]
     scene.stage("large.parquet", rows)
     store = Objects.at(str(scene.staging), scene.settings)

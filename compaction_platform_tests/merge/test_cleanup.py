@@ -11,12 +11,12 @@ import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from compaction_platform.lake.branches import commit
-from compaction_platform.lake.objects import Objects
-from compaction_platform.lake.settings import Settings
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge import cleanup
 from compaction_platform.merge.cleanup import Cleaned, clean_up
 from compaction_platform.merge.publish import Merger
 from compaction_platform.merge.records import receipts_of
+from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import Scene, event
 
 pytestmark = pytest.mark.integration

@@ -15,12 +15,12 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from compaction_platform.lake.branches import commit
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.objects import Objects
 from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.setup import meet_needs
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.cleanup import clean_up
 from compaction_platform.merge.component import MergedTable
+from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import SCHEMA, event, parquet
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Objects
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge import intake
 from compaction_platform.merge.landing import Landed, Landing
 from compaction_platform.merge.plan import StagedFile

@@ -9,7 +9,7 @@ from itertools import permutations
 import pyarrow
 import pytest
 
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.plan import hour_of
 from compaction_platform.merge.publish import TableUnfit
 from compaction_platform.merge.records import staged_batches

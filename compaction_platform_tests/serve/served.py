@@ -10,12 +10,12 @@ from typing import Any
 import httpx
 import uvicorn
 
-from compaction_platform.lake.settings import Settings
 from compaction_platform.lake.spread import Spread
 from compaction_platform.serve.app import create_app
 from compaction_platform.serve.server import listening
 from compaction_platform.serve.service import Service
 from compaction_platform.serve.tenants import Tokens, hash_of, new_token
+from compaction_platform.settings import Settings
 
 SCHEMA = {"fields": {"id": {"type": "long", "required": True}, "word": {"type": "string"}}}
 

@@ -20,10 +20,10 @@ from schemathesis.generation import GenerationMode
 
 from compaction_platform.lake import replace
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.settings import Settings
 from compaction_platform.serve import app as serve_app
 from compaction_platform.serve import writes
 from compaction_platform.serve.tenants import add_token
+from compaction_platform.settings import Settings
 from compaction_platform_tests.serve.served import Caller, Served, serving
 
 pytestmark = pytest.mark.integration

@@ -11,10 +11,10 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from compaction_platform.lake import replace
 from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.settings import Settings
 from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve import request_ids, writes
 from compaction_platform.serve.request_ids import Key, RequestIds, Written
+from compaction_platform.settings import Settings
 from compaction_platform_tests.serve.served import Caller, Served, serving
 
 UUID = uuid.UUID(int=7)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from compaction_platform.cli import app
-from compaction_platform.lake.settings import Settings
 from compaction_platform.serve.limits import Allowance
 from compaction_platform.serve.problems import Forbidden, TooManyRequests, Unauthenticated
 from compaction_platform.serve.telemetry import Metrics
@@ -27,6 +26,7 @@ from compaction_platform.serve.tenants import (
     new_token,
     require_tenant,
 )
+from compaction_platform.settings import Settings
 from compaction_platform_tests.metrics_receiver import Receiver
 from compaction_platform_tests.serve.served import Caller, Served, serving
 

@@ -17,8 +17,8 @@ import pyarrow.parquet
 
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.settings import Settings, load_settings
 from compaction_platform.lake.spread import Spread
+from compaction_platform.settings import Settings, load_settings
 
 MOST_MEMORY = 6 << 30  # of address space: a bound that a damaged length must not get past
 NAMESPACE = "torture"

@@ -21,8 +21,8 @@ from compaction_platform.compact.outputs import OutputUnreadable, footer_of, inp
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.rewrite import same_rows
 from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectChanged, ObjectExists, ObjectMissing, Objects
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectExists, ObjectMissing, Objects
 
 
 class InputsChanged(CompactionError):

@@ -9,9 +9,9 @@ from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from compaction_platform.compact.glue.names import partition_name
-from compaction_platform.lake.aws import aws_client
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings, SettingsInvalid
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.settings import Settings, SettingsInvalid
 
 PARQUET_INPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat"
 PARQUET_SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"

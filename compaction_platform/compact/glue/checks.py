@@ -14,7 +14,7 @@ from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import OWN_NAME
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 
 FEW_SMALL = "few_small_files"
 WHOLE = "partitions_are_whole"

@@ -20,8 +20,8 @@ from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.originals import Removal
 from compaction_platform.compact.plan import OWN_NAME
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectExists, ObjectMissing
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing
 
 ABANDONED_AFTER = timedelta(days=1)
 

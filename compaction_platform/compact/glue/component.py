@@ -13,7 +13,7 @@ from compaction_platform.compact.glue.sensors import compact_schedule, partition
 from compaction_platform.compact.glue.table import KeptTable, Publish
 from compaction_platform.compact.plan import Policy
 from compaction_platform.lake.declaration import Cron, Declaration, Duration, as_timedelta
-from compaction_platform.lake.file_sizes import MB
+from compaction_platform.lake.storage.sizes import MB
 
 
 def _glue_name(name: str) -> str:

@@ -25,11 +25,11 @@ from pydantic import ValidationError
 
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.survey import Selection
-from compaction_platform.lake.aws import aws_client
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings, load_settings
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spark import spark_session, task_slots
 from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from compaction_platform.compact.glue.report import PartitionResult, Report

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 MANIFEST = "_compaction.json"
 SWAPPED = "_swapped"  # its time of change: since when the catalog is known to lead here

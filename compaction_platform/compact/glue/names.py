@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 # What may stand in a path, in a partition key of Dagster's, and in its lists of them, as it is.
 PLAIN = re.compile(r"[A-Za-z0-9_\-.:+@ ]")

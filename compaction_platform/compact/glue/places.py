@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from compaction_platform.compact.glue.plan import Place
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.outputs import listed
-from compaction_platform.lake.objects import Objects
+from compaction_platform.lake.storage.object_store import Objects
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from compaction_platform.compact.glue.manifest import OutputFile
 from compaction_platform.compact.glue.table import Surveyed
-from compaction_platform.lake.file_sizes import Sizes
+from compaction_platform.lake.storage.sizes import Sizes
 
 Outcome = Literal["compacted", "left alone", "conflict", "failed"]
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from compaction_platform.compact.glue.report import Report
 from compaction_platform.compact.glue.table import Surveyed
-from compaction_platform.lake.file_sizes import MB
+from compaction_platform.lake.storage.sizes import MB
 
 SHOWN = 30
 

@@ -11,8 +11,8 @@ from compaction_platform.compact.glue.places import Places
 from compaction_platform.compact.glue.plan import Found, absorbed, place_of
 from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.compact.written import OutputDiffers
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import ObjectExists, ObjectMissing
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing
 
 # Refreshed if they are there; the first three in any case. (A crawler writes the others.)
 COUNTS = {"numFiles": "files", "totalSize": "size", "numRows": "rows"}

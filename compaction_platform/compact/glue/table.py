@@ -13,7 +13,7 @@ from compaction_platform.compact.glue.plan import (
     place_of,
     why_location_unusable,
 )
-from compaction_platform.lake.file_sizes import Sizes
+from compaction_platform.lake.storage.sizes import Sizes
 
 Publish = Literal["swap_location", "in_place"]
 

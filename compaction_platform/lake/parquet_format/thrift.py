@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 DEEPEST = 64  # structures inside structures; a footer has about ten

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pyarrow
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 
 class CannotStitch(CompactionError):

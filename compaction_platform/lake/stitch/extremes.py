@@ -12,8 +12,8 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.canonical import validity
 from compaction_platform.lake.stitch.runs import Array
+from compaction_platform.lake.verification.canonical_form import validity
 
 types = pyarrow.types
 

@@ -18,7 +18,6 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from compaction_platform.lake.fingerprint import Fingerprint, InOrderByColumn, in_order
 from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
 from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
 from compaction_platform.lake.stitch.bounds import count_nulls, leaf_values, page_bounds
@@ -28,7 +27,8 @@ from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_i
 from compaction_platform.lake.stitch.file import Choice, Plan
 from compaction_platform.lake.stitch.source import decoded, opened
 from compaction_platform.lake.stitch.statistics import Bounds
-from compaction_platform.lake.value_validity import invalid_values
+from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrderByColumn, in_order
+from compaction_platform.lake.verification.value_validity import invalid_values
 
 types = pyarrow.types
 

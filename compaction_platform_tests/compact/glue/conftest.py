@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import Scene
 

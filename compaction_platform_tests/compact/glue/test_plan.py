@@ -28,7 +28,7 @@ from compaction_platform.compact.glue.plan import (
 )
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Policy
-from compaction_platform.lake.file_sizes import MB
+from compaction_platform.lake.storage.sizes import MB
 
 pytestmark = pytest.mark.unit
 

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.fingerprint import in_order
+from compaction_platform.lake.verification.fingerprint import in_order
 from compaction_platform_tests.compact.glue.scene import Scene, clicks
 
 pytestmark = pytest.mark.integration

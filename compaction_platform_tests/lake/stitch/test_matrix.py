@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.fingerprint import in_order
+from compaction_platform.lake.verification.fingerprint import in_order
 from compaction_platform_tests.lake.stitch.material import ROWS, WRITERS, stitched, strategies, table
 
 pytestmark = pytest.mark.unit

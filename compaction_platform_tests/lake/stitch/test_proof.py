@@ -8,10 +8,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.fingerprint import in_order
 from compaction_platform.lake.stitch import proof
 from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.stitch.file import footers_of, planned, written
+from compaction_platform.lake.verification.fingerprint import in_order
 from compaction_platform_tests.lake.stitch.material import by_pyarrow
 
 pytestmark = pytest.mark.unit

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from compaction_platform.lake.settings import Settings
+from compaction_platform.settings import Settings
 
 
 def aws_client(service: str, settings: Settings, endpoint: str | None, config: Any = None) -> Any:

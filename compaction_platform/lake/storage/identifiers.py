@@ -2,7 +2,7 @@
 
 import re
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 
 class NameInvalid(CompactionError):

@@ -24,7 +24,7 @@ import numpy
 import pyarrow
 import xxhash
 
-from compaction_platform.lake.canonical import (
+from compaction_platform.lake.verification.canonical_form import (
     Array,
     TypeHasNoFingerprint,
     binary_parts,
@@ -38,7 +38,7 @@ from compaction_platform.lake.canonical import (
     type_name,
     validity,
 )
-from compaction_platform.lake.row_hashes import exact_sum, mix, seed, value_hashes
+from compaction_platform.lake.verification.row_hash import exact_sum, mix, seed, value_hashes
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 PREFIX = "COMPACTION_"
 STATE_VARIABLE = f"{PREFIX}STATE_DIR"

@@ -30,8 +30,8 @@ from obstore.exceptions import (
 from obstore.store import LocalStore, S3Store
 from typing_extensions import Buffer
 
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.settings import Settings
+from compaction_platform.errors import CompactionError
+from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -269,7 +269,7 @@ class Objects:
     def delete_versions(self, versions: Iterable[tuple[str, str]]) -> dict[str, str]:
         """Delete these keys, each only while it has this etag: compared at the moment of the deletion. Returns the
         reason for each key that is still there; a missing key is no failure."""
-        from compaction_platform.lake.conditional_delete import delete_unchanged
+        from compaction_platform.lake.storage.conditional_delete import delete_unchanged
 
         wanted = dict(versions)
         try:

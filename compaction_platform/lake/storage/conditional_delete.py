@@ -11,7 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compaction_platform.lake.objects import DELETE_CHUNK, GivenCredentials, Objects, StoreRefused, local_directory
+from compaction_platform.lake.storage.object_store import (
+    DELETE_CHUNK,
+    GivenCredentials,
+    Objects,
+    StoreRefused,
+    local_directory,
+)
 
 CHANGED = "it was replaced meanwhile"
 OTHER_ETAG = '"00000000000000000000000000000000"'  # of no object

@@ -12,7 +12,7 @@ import numpy.typing
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.errors import CompactionError
+from compaction_platform.errors import CompactionError
 
 # numpy arrays: the shapes and element types are said where they matter
 Array = numpy.typing.NDArray[Any]

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow
 
-from compaction_platform.lake import objects
-from compaction_platform.lake.errors import CompactionError
-from compaction_platform.lake.objects import Growing, Objects, StoreRefused
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage import object_store
+from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused
 
 HELD_BACK = 16 << 20  # the end of a file may be written again: a footer, when the rows are proved
 
@@ -53,7 +53,7 @@ class Spool(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         written = self._local.write(data)
-        while self._store is not None and self._local.tell() - self._sent >= objects.PIECE + HELD_BACK:
+        while self._store is not None and self._local.tell() - self._sent >= object_store.PIECE + HELD_BACK:
             self._send()
         return written
 
@@ -108,7 +108,7 @@ class Spool(io.RawIOBase):
 
     def _send(self) -> None:
         self._local.flush()
-        data = os.pread(self._local.fileno(), objects.PIECE, self._sent)
+        data = os.pread(self._local.fileno(), object_store.PIECE, self._sent)
         assert self._store is not None  # noqa: S101 (for the type checker)
         try:
             if self._upload is None:

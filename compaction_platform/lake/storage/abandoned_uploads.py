@@ -5,10 +5,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from compaction_platform.lake.aws import aws_client
+from compaction_platform.lake.storage.aws_clients import aws_client
 
 if TYPE_CHECKING:
-    from compaction_platform.lake.settings import Settings
+    from compaction_platform.settings import Settings
 
 
 def give_up_uploads(

@@ -4,7 +4,7 @@ import numpy
 import pyarrow
 import xxhash
 
-from compaction_platform.lake.canonical import (
+from compaction_platform.lake.verification.canonical_form import (
     Array,
     binary_parts,
     canonical,
