@@ -25,7 +25,7 @@ from compaction_platform.errors import CompactionError
 from compaction_platform.lake.catalog import open_catalog
 from compaction_platform.lake.columns import arrow_type, holds, iceberg_type
 from compaction_platform.lake.data_files import data_file
-from compaction_platform.lake.footers import fetch_footer
+from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.table_entries import Manifests

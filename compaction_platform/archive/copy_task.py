@@ -22,8 +22,8 @@ from compaction_platform.archive.layout import Place, file_name
 from compaction_platform.archive.manifest import Digest, ManifestFile
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet_output import Encoding, Output
-from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
+from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
+from compaction_platform.lake.parquet.writer import Encoding, Output
 from compaction_platform.lake.storage.object_store import ObjectExists, Objects
 from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
 

@@ -12,7 +12,7 @@ from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.schema_groups import Unify, differences, grouped
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.footers import fetch_footer
+from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.object_store import Objects
 
 READS_AT_ONCE = 32

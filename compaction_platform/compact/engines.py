@@ -15,9 +15,9 @@ from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.outputs import ancestors, content_digest, described
 from compaction_platform.compact.schemas import Unified, carried_over, fitted
 from compaction_platform.compact.written import Verify, Written, digest_of, read_back, require
-from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
-from compaction_platform.lake.sorting import is_sorted, sorted_row_groups
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.external_sort import is_sorted, sorted_row_groups
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.writer import Encoding, Output, row_groups
 from compaction_platform.lake.storage.staged_upload import Spool
 from compaction_platform.lake.verification.fingerprint import AnyOrder, InOrder
 from compaction_platform.lake.verification.timer import Stopwatch

@@ -13,10 +13,10 @@ from typing_extensions import Buffer
 
 from compaction_platform.compact.listed import Listed
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
-from compaction_platform.lake.parquet_format.schema import columns_of
-from compaction_platform.lake.parquet_format.thrift import ThriftInvalid
+from compaction_platform.lake.parquet.footer import Footer, FooterReader
+from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
+from compaction_platform.lake.parquet.schema_elements import columns_of
+from compaction_platform.lake.parquet.thrift_compact import ThriftInvalid
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.storage.prefetch import fetched
 from compaction_platform.lake.verification.value_validity import invalid_values

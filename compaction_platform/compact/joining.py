@@ -19,8 +19,8 @@ from compaction_platform.compact.schemas import Unified, fitted
 from compaction_platform.compact.second_look import refused_inputs, require_output
 from compaction_platform.compact.written import Verify, Written
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.second_reader import Extent
+from compaction_platform.lake.parquet.second_reader import Extent
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage.staged_upload import Spool
 from compaction_platform.lake.verification.timer import Stopwatch
 

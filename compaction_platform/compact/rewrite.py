@@ -19,7 +19,7 @@ from compaction_platform.compact.outputs import in_directory, told_inputs
 from compaction_platform.compact.plan import NOT_ALIKE, Bin
 from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.stitch.file import Choice
+from compaction_platform.lake.parquet.stitch.stitch_plan import Choice
 from compaction_platform.lake.storage.object_store import ObjectExists, Objects
 from compaction_platform.lake.storage.staged_upload import Spool
 from compaction_platform.lake.verification.fingerprint import InOrder

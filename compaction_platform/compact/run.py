@@ -25,10 +25,10 @@ from compaction_platform.compact.report import Report, Survey
 from compaction_platform.compact.rewrite import Rewrite, Rewritten
 from compaction_platform.compact.set_aside import SetAside
 from compaction_platform.compact.written import Verify
-from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.second_reader import Extent
+from compaction_platform.lake.parquet.second_reader import Extent
+from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
-from compaction_platform.lake.stitch.file import Ways, ways_of
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.storage.sizes import MB, Sizes
 from compaction_platform.persisted_names import COMPACTION_DIRECTORY, TRASH_DIRECTORY

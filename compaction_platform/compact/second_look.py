@@ -6,7 +6,7 @@ from pathlib import Path
 
 from compaction_platform.compact.inputs import UNREADABLE, Input, refuse_exhaustion
 from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
-from compaction_platform.lake.second_reader import (
+from compaction_platform.lake.parquet.second_reader import (
     Extent,
     NotJudged,
     ReadersDisagree,

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.written import Verify, Written, bytes_digest, digest_of
-from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.stitch.description import arrow_schema
-from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.stitch.file import planned, written
-from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.parquet.stitch.description import arrow_schema
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.parquet.stitch.stitch_plan import planned, written
+from compaction_platform.lake.parquet.stitch.verify import proved
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage.staged_upload import Spool
 from compaction_platform.lake.verification.timer import Stopwatch
 from compaction_platform.persisted_names import FOOTER_ROWS

@@ -11,7 +11,7 @@ import xxhash
 from compaction_platform.compact.inputs import Input
 from compaction_platform.compact.schemas import fitted
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.stitch.file import Choice
+from compaction_platform.lake.parquet.stitch.stitch_plan import Choice
 from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
 
 Engine = Literal["stitch", "re-encode", "sort", "none"]

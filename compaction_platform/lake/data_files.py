@@ -23,7 +23,7 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.typedef import Record
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
+from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.verification.fingerprint import in_order
 

@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import AfterValidator, Field, ValidationError
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.second_reader import Extent
+from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
 
 

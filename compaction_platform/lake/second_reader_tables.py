@@ -32,8 +32,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compaction_platform.lake.int96 import int96_moments
-from compaction_platform.lake.second_reader import (
+from compaction_platform.lake.parquet.int96 import int96_moments
+from compaction_platform.lake.parquet.second_reader import (
     BATCH_ROWS,
     ROW_NUMBER,
     NotJudged,

@@ -10,7 +10,7 @@ from pyiceberg.transforms import VoidTransform
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
-from compaction_platform.lake.second_reader import NotJudged
+from compaction_platform.lake.parquet.second_reader import NotJudged
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint

@@ -14,11 +14,11 @@ from pyiceberg.manifest import ManifestEntry
 
 from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.history import published
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.second_reader import Extent
+from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
-from compaction_platform.lake.second_reader import Extent
 from compaction_platform.lake.spread import Outcome, Spread
-from compaction_platform.lake.stitch.file import Ways, ways_of
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, dangling
 from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of
 from compaction_platform.maintain.look import Look

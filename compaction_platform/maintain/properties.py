@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage.sizes import MB
 
 if TYPE_CHECKING:

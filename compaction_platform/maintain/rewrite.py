@@ -22,12 +22,12 @@ from pyiceberg.typedef import Record
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows, key_of
 from compaction_platform.lake.data_files import data_file
-from compaction_platform.lake.parquet_output import Encoding, Output, row_groups
-from compaction_platform.lake.second_reader import Extent, NotJudged
-from compaction_platform.lake.sorting import by_columns, by_z_curve, sorted_row_groups
-from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.stitch.file import Choice, Stitched
-from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.parquet.external_sort import by_columns, by_z_curve, sorted_row_groups
+from compaction_platform.lake.parquet.second_reader import Extent, NotJudged
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.parquet.stitch.stitch_plan import Choice, Stitched
+from compaction_platform.lake.parquet.stitch.verify import proved
+from compaction_platform.lake.parquet.writer import Encoding, Output, row_groups
 from compaction_platform.lake.storage.prefetch import fetched
 from compaction_platform.lake.storage.staged_upload import Spool
 from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint, InOrder, InOrderByColumn

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.second_reader import Extent
+from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.storage.abandoned_uploads import give_up_uploads
 from compaction_platform.lake.storage.object_store import Objects

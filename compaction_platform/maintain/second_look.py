@@ -14,8 +14,7 @@ import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
 from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows
-from compaction_platform.lake.projection import opened, partition_constants
-from compaction_platform.lake.second_reader import (
+from compaction_platform.lake.parquet.second_reader import (
     Extent,
     NotJudged,
     ReadersDisagree,
@@ -26,6 +25,7 @@ from compaction_platform.lake.second_reader import (
     require_agreement,
     seed_of,
 )
+from compaction_platform.lake.projection import opened, partition_constants
 from compaction_platform.lake.second_reader_tables import LocalFile, TableReader
 from compaction_platform.lake.verification.fingerprint import AnyOrder, InOrder
 

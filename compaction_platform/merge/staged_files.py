@@ -22,9 +22,15 @@ import pyarrow.parquet
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.columns import TypeUnsupported, converted, holds, iceberg_type
-from compaction_platform.lake.footers import fetch_footer
-from compaction_platform.lake.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at, seed_of
+from compaction_platform.lake.parquet.fetch_footer import fetch_footer
+from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
+from compaction_platform.lake.parquet.second_reader import (
+    Extent,
+    ReadersDisagree,
+    SecondReaderRefused,
+    look_at,
+    seed_of,
+)
 from compaction_platform.lake.storage.identifiers import checked_identifier
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.verification.canonical_form import is_list

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from compaction_platform.compact.command import app
 from compaction_platform.compact.plan import LATER, YOUNG, Policy
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage import prefetch
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.persisted_names import FOOTER_INPUTS

@@ -9,7 +9,7 @@ import pytest
 
 from compaction_platform.compact.audit import Audit
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit

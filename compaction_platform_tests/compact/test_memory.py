@@ -14,7 +14,7 @@ import pytest
 from compaction_platform.compact.inputs import fetch
 from compaction_platform.compact.joining import How, joined
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage import prefetch
 from compaction_platform.lake.storage.object_store import Objects
 

@@ -8,9 +8,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.file import footers_of, planned, written
-from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
+from compaction_platform.lake.parquet.stitch.verify import proved
 from compaction_platform.lake.verification.fingerprint import in_order
 from compaction_platform_tests.compact.yard import Yard, rows
 

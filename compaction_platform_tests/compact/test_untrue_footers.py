@@ -11,7 +11,7 @@ import pytest
 
 from compaction_platform.compact.audit import Audit
 from compaction_platform.compact.listed import Listed
-from compaction_platform.lake.parquet_format.thrift import (
+from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     I64,
     LIST,
@@ -22,7 +22,7 @@ from compaction_platform.lake.parquet_format.thrift import (
     parse,
     serialize,
 )
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit

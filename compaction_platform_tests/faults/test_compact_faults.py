@@ -23,8 +23,8 @@ from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.plan import Bin
 from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.compact.run import CompactRun
-from compaction_platform.lake.parquet_output import Encoding
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage.object_store import ObjectExists, Objects, StoreRefused
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
@@ -61,7 +61,7 @@ from compaction_platform.compact.originals import Removal
 from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.settings import Settings
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
 from compaction_platform.lake.spread import Spread
 
 uri, point = sys.argv[1:]

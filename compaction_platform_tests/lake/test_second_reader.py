@@ -12,8 +12,8 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.archive.copy_task import CopyDiffers, CopyTask, fingerprint_of_file
-from compaction_platform.lake import second_reader
-from compaction_platform.lake.second_reader import (
+from compaction_platform.lake.parquet import second_reader
+from compaction_platform.lake.parquet.second_reader import (
     NotJudged,
     ReadersDisagree,
     Rows,

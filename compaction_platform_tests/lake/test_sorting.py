@@ -6,7 +6,7 @@ import random
 import pyarrow
 import pytest
 
-from compaction_platform.lake.sorting import by_columns, by_z_curve
+from compaction_platform.lake.parquet.external_sort import by_columns, by_z_curve
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.maintain.filters import FilterInvalid
 from compaction_platform.maintain.look import TableMissing, TableUnfit
 from compaction_platform.maintain.plan import BEYOND_LIMIT

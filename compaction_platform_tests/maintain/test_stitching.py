@@ -15,8 +15,8 @@ from pyiceberg.table.snapshots import Operation
 
 from compaction_platform.lake.data_file_rows import DataFileRows
 from compaction_platform.lake.data_files import DataFiles
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
 from compaction_platform.lake.replace import Added, Change, commit_change
-from compaction_platform.lake.stitch.errors import CannotStitch
 from compaction_platform.lake.storage import object_store, prefetch, staged_upload
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow.parquet
 
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.spread import Spread
 from compaction_platform.settings import Settings, load_settings
 

@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.parquet_format.footer import MAGIC, Footer, FooterReader
-from compaction_platform.lake.parquet_format.thrift import (
+from compaction_platform.lake.parquet.footer import MAGIC, Footer, FooterReader
+from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     I32,
     I64,

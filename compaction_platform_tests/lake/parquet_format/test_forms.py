@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake.parquet_format import forms
-from compaction_platform.lake.parquet_format.forms import FormReader, Values
-from compaction_platform.lake.parquet_format.thrift import (
+from compaction_platform.lake.parquet import forms
+from compaction_platform.lake.parquet.forms import FormReader, Values
+from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     I32,
     I64,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.lake.parquet_format.thrift import ThriftInvalid, parse, serialize
+from compaction_platform.lake.parquet.thrift_compact import ThriftInvalid, parse, serialize
 
 pytestmark = pytest.mark.unit
 

@@ -14,9 +14,9 @@ import polars
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.stitch.description import agreed
-from compaction_platform.lake.stitch.file import FEWEST_ROWS, Choice, footers_of, planned, written
-from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.parquet.stitch.description import agreed
+from compaction_platform.lake.parquet.stitch.stitch_plan import FEWEST_ROWS, Choice, footers_of, planned, written
+from compaction_platform.lake.parquet.stitch.verify import proved
 
 ROWS = 1300  # of a file
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,11 +11,11 @@ import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.parquet_format.codecs import SNAPPY
-from compaction_platform.lake.parquet_format.footer import MAGIC, FooterReader, footer_bytes
-from compaction_platform.lake.parquet_format.pages import header_of, pages_of
-from compaction_platform.lake.parquet_format.thrift import I64, parse, serialize
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.codecs import SNAPPY
+from compaction_platform.lake.parquet.footer import MAGIC, FooterReader, footer_bytes
+from compaction_platform.lake.parquet.page_header import header_of, pages_of
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.thrift_compact import I64, parse, serialize
 from compaction_platform_tests.lake.stitch.material import (
     ROWS,
     TYPES,
@@ -422,7 +422,7 @@ def test_a_footer_that_cannot_be_written_again_is_refused_and_nothing_else_happe
 
 def test_more_than_can_be_held_in_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pyarrow.table({"a": range(1000), "b": range(1000)})
-    monkeypatch.setattr("compaction_platform.lake.stitch.file.MOST_CHUNKS", 5)
+    monkeypatch.setattr("compaction_platform.lake.parquet.stitch.stitch_plan.MOST_CHUNKS", 5)
     files = [by_pyarrow()(rows)] * 3
     stitched(files[:2])
     with pytest.raises(CannotStitch, match="too many columns in too many row groups"):

@@ -8,9 +8,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.stitch import proof
-from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.file import footers_of, planned, written
+from compaction_platform.lake.parquet.stitch import verify
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
 from compaction_platform.lake.verification.fingerprint import in_order
 from compaction_platform_tests.lake.stitch.material import by_pyarrow
 
@@ -54,26 +54,26 @@ def test_one_row_that_is_another_is_seen(kinds: int, nulls: int, change: str, op
     good = [table(number, kinds, nulls) for number in range(3)]
     plan, stitched, output = made(good, **options)
     assert {each.column: each.strategy for each in stitched.choices}["word"] == "dictionary"
-    found = proof.proved(plan, stitched.choices, output)
+    found = verify.proved(plan, stitched.choices, output)
     assert found.rows == in_order(pyarrow.concat_tables(good))
     bad = [good[0], table(1, kinds, nulls, **{f"row_{row}": value}), good[2]]
     other_plan, _, _ = made(bad, **options)
     with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
-        proof.proved(other_plan, stitched.choices, output)
+        verify.proved(other_plan, stitched.choices, output)
 
 
 def test_few_values_are_compared_once_and_many_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    real = proof.decoded
+    real = verify.decoded
 
     def noticed(*arguments: Any, by_dictionary: bool = False) -> Any:
         asked.append(by_dictionary)
         return real(*arguments, by_dictionary=by_dictionary)
 
-    monkeypatch.setattr(proof, "decoded", noticed)
+    monkeypatch.setattr(verify, "decoded", noticed)
     for kinds in (12, 500):
         plan, stitched, output = made([table(number, kinds, 3) for number in range(3)])
-        proof.proved(plan, stitched.choices, output)
+        verify.proved(plan, stitched.choices, output)
     assert asked == [True, False]
 
 
@@ -89,7 +89,7 @@ def test_values_that_change_places_between_files_are_seen() -> None:
     bad = [rows.set_column(1, "word", word) for rows, word in zip(good, rotated, strict=True)]
     other_plan, _, _ = made(bad)
     with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
-        proof.proved(other_plan, stitched.choices, output)
+        verify.proved(other_plan, stitched.choices, output)
 
 
 # ---------------------------------------------------------------- dictionaries that Arrow would misread
@@ -110,7 +110,7 @@ def proved(files: Sequence[bytes], output: bytes | None = None) -> Any:
     plan = planned(files, footers_of(files), 1 << 30)
     sink = io.BytesIO()
     stitched = written(plan, {}, sink)
-    return proof.proved(plan, stitched.choices, output or sink.getvalue())
+    return verify.proved(plan, stitched.choices, output or sink.getvalue())
 
 
 def rows_of(files: Sequence[bytes]) -> pyarrow.Table:

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compaction_platform.lake.parquet_format.footer import FooterReader, footer_bytes
-from compaction_platform.lake.parquet_format.thrift import I64, parse, serialize
-from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.file import footers_of, planned, written
-from compaction_platform.lake.stitch.proof import proved
+from compaction_platform.lake.parquet.footer import FooterReader, footer_bytes
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
+from compaction_platform.lake.parquet.stitch.verify import proved
+from compaction_platform.lake.parquet.thrift_compact import I64, parse, serialize
 from compaction_platform.lake.verification.fingerprint import in_order
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard

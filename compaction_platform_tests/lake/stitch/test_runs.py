@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from compaction_platform.lake.stitch.runs import counts_up
+from compaction_platform.lake.parquet.stitch.rle import counts_up
 
 pytestmark = pytest.mark.unit
 

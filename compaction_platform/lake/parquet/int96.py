@@ -11,8 +11,8 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.schema import FIXED_LEN_BYTE_ARRAY, INT96
-from compaction_platform.lake.parquet_format.thrift import I32, parse, serialize
+from compaction_platform.lake.parquet.schema_elements import FIXED_LEN_BYTE_ARRAY, INT96
+from compaction_platform.lake.parquet.thrift_compact import I32, parse, serialize
 
 ROWS_PER_BATCH = 1 << 16
 UNIX_EPOCH = 2_440_588  # its Julian day

@@ -8,12 +8,12 @@ from typing import Any
 import numpy
 import pyarrow
 
-from compaction_platform.lake.parquet_format.codecs import BROTLI, GZIP, UNCOMPRESSED, ZSTD
-from compaction_platform.lake.parquet_format.pages import DICTIONARY, PLAIN, RLE_DICTIONARY, Page
-from compaction_platform.lake.stitch import values
-from compaction_platform.lake.stitch.column import Column, NewColumn, span
-from compaction_platform.lake.stitch.raw import copy_page
-from compaction_platform.lake.stitch.runs import Array, packed_indices
+from compaction_platform.lake.parquet.codecs import BROTLI, GZIP, UNCOMPRESSED, ZSTD
+from compaction_platform.lake.parquet.page_header import DICTIONARY, PLAIN, RLE_DICTIONARY, Page
+from compaction_platform.lake.parquet.stitch import arrow_values
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, span
+from compaction_platform.lake.parquet.stitch.copy_pages import copy_page
+from compaction_platform.lake.parquet.stitch.rle import Array, packed_indices
 
 _ENTROPY_CODED = frozenset((GZIP, BROTLI, ZSTD))
 
@@ -24,13 +24,13 @@ def entries_of(column: Column) -> pyarrow.Array:
     codecs = {each.chunk.codec for each in pieces}
     pages = [each.dictionary for each in pieces if each.dictionary is not None]
     if len(codecs) == 1:
-        return values.plain_values(pages, column.leaf, codecs.pop())
+        return arrow_values.plain_values(pages, column.leaf, codecs.pop())
     plain = [_decompressed(page, each.chunk.codec) for page, each in zip(pages, pieces, strict=True)]
-    return values.plain_values(plain, column.leaf, UNCOMPRESSED)
+    return arrow_values.plain_values(plain, column.leaf, UNCOMPRESSED)
 
 
 def _decompressed(page: Page, codec: int) -> Page:
-    data = values.decompressed(page.data, codec, page.uncompressed)
+    data = arrow_values.decompressed(page.data, codec, page.uncompressed)
     return Page(DICTIONARY, page.values, PLAIN, page.uncompressed, data)
 
 
@@ -54,7 +54,7 @@ def unified(
     made = NewColumn("dictionary", reason, column.codec, [], _dictionary_page(column, entries, distinct))
     indices = positions
     if len(distinct) < len(entries):
-        indices = values.as_numpy(encoded.indices)[positions]
+        indices = arrow_values.as_numpy(encoded.indices)[positions]
     in_bytes = column.codec in _ENTROPY_CODED
     for some in column.runs():
         if isinstance(some, list):
@@ -72,5 +72,5 @@ def _dictionary_page(column: Column, entries: pyarrow.Array, distinct: pyarrow.A
     if len(distinct) == len(entries) and same_codec and column.codec in (ZSTD, UNCOMPRESSED):
         data: Any = memoryview(b"".join(page.data for page in pages))
         return Page(DICTIONARY, len(entries), PLAIN, sum(page.uncompressed for page in pages), data)
-    payload = values.plain(distinct)
-    return Page(DICTIONARY, len(distinct), PLAIN, len(payload), values.compressed(payload, column.codec))
+    payload = arrow_values.plain(distinct)
+    return Page(DICTIONARY, len(distinct), PLAIN, len(payload), arrow_values.compressed(payload, column.codec))

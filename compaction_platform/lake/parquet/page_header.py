@@ -6,9 +6,9 @@ from typing import Any
 
 from isal.isal_zlib import crc32
 
-from compaction_platform.lake.parquet_format.footer import Chunk
-from compaction_platform.lake.parquet_format.forms import FormReader, Values
-from compaction_platform.lake.parquet_format.thrift import ThriftInvalid, varint, zigzag
+from compaction_platform.lake.parquet.footer import Chunk
+from compaction_platform.lake.parquet.forms import FormReader, Values
+from compaction_platform.lake.parquet.thrift_compact import ThriftInvalid, varint, zigzag
 
 DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
 PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 5, 8

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.footer import MAGIC, Chunk, Footer, RowGroup, footer_bytes
-from compaction_platform.lake.parquet_format.schema import Leaf, elements_of, only, schema_bytes
-from compaction_platform.lake.stitch.description import ARROW
+from compaction_platform.lake.parquet.footer import MAGIC, Chunk, Footer, RowGroup, footer_bytes
+from compaction_platform.lake.parquet.schema_elements import Leaf, elements_of, only, schema_bytes
+from compaction_platform.lake.parquet.stitch.description import ARROW
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from compaction_platform.lake.parquet_format.thrift import (
+from compaction_platform.lake.parquet.thrift_compact import (
     I32,
     LIST,
     STRUCT,

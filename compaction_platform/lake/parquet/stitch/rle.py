@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy
 
-from compaction_platform.lake.parquet_format.thrift import parse_varint, varint
+from compaction_platform.lake.parquet.thrift_compact import parse_varint, varint
 
 Array = numpy.ndarray[Any, Any]
 _WORTH_A_RUN = 64  # this often the same, and it is said once

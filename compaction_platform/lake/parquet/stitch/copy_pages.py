@@ -1,7 +1,7 @@
 """Strategy A: a chunk without a dictionary is a run of pages that need nothing else. They are copied."""
 
-from compaction_platform.lake.parquet_format.pages import Page
-from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, compressed_again
+from compaction_platform.lake.parquet.page_header import Page
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, Piece, compressed_again
 
 
 def copied(column: Column, reason: str) -> NewColumn:

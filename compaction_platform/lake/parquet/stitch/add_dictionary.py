@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.codecs import NAMES
-from compaction_platform.lake.parquet_format.pages import PLAIN
-from compaction_platform.lake.parquet_format.schema import BOOLEAN, INT96
-from compaction_platform.lake.stitch.column import Column
-from compaction_platform.lake.stitch.source import Part, decoded
+from compaction_platform.lake.parquet.codecs import NAMES
+from compaction_platform.lake.parquet.page_header import PLAIN
+from compaction_platform.lake.parquet.schema_elements import BOOLEAN, INT96
+from compaction_platform.lake.parquet.stitch.column_chunks import Column
+from compaction_platform.lake.parquet.stitch.source import Part, decoded
 
 LARGE = 0.1  # of a row group: what is smaller is not worth the work
 REPEATS = 0.5  # of the values, so many at most are different

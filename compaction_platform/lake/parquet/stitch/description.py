@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow
 
-from compaction_platform.lake.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
 
 ARROW = b"ARROW:schema"
 PANDAS = b"pandas"  # it tells about rows, and those are others now

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.codecs import LZ4_RAW, NAMES
-from compaction_platform.lake.parquet_format.footer import FooterReader
-from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
-from compaction_platform.lake.parquet_format.schema import INT32, INT64, INT96, Leaf, columns_of
-from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage
-from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.source import Part, decoded
+from compaction_platform.lake.parquet.codecs import LZ4_RAW, NAMES
+from compaction_platform.lake.parquet.footer import FooterReader
+from compaction_platform.lake.parquet.page_header import DICTIONARY, pages_of
+from compaction_platform.lake.parquet.schema_elements import INT32, INT64, INT96, Leaf, columns_of
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, NewPage
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.source import Part, decoded
 
 _OLD_LZ4 = 5  # a framing that nobody writes any more
 _WRITTEN_BY = NAMES | {_OLD_LZ4: NAMES[LZ4_RAW]}

@@ -5,12 +5,18 @@ from contextlib import suppress
 
 import pyarrow
 
-from compaction_platform.lake.parquet_format.schema import BOOLEAN
-from compaction_platform.lake.stitch import anew, dictionary, identity, plain, raw
-from compaction_platform.lake.stitch.column import Column, NewColumn
-from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.stitch.poor import why_poor
-from compaction_platform.lake.stitch.source import Part
+from compaction_platform.lake.parquet.schema_elements import BOOLEAN
+from compaction_platform.lake.parquet.stitch import (
+    copy_pages,
+    expand_dictionary,
+    identity,
+    merge_dictionaries,
+    reencode_column,
+)
+from compaction_platform.lake.parquet.stitch.add_dictionary import why_poor
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.parquet.stitch.source import Part
 
 # A dictionary is worth its while if its entries are at most this part of the values.
 WORTH_A_DICTIONARY = 0.6
@@ -28,7 +34,7 @@ def column_of(column: Column, parts: Sequence[Part], poor: Poor) -> NewColumn:
     """The column of a new row group. `parts`: the row groups it comes from, if it must be decoded. `poor`: what was
     found out about columns before."""
     if len(column.pieces) == 1:
-        return raw.copied(column, "a row group of its own")
+        return copy_pages.copied(column, "a row group of its own")
     coded = [each for each in column.pieces if each.uses_dictionary]
     try:
         with refusing_what_is_unfit():
@@ -36,7 +42,7 @@ def column_of(column: Column, parts: Sequence[Part], poor: Poor) -> NewColumn:
                 return _without_dictionaries(column, parts, poor)
             return _without_dictionaries_of_chunks(column)
     except CannotStitch as cannot:
-        return anew.encoded(column, parts, str(cannot))
+        return reencode_column.encoded(column, parts, str(cannot))
 
 
 def _without_dictionaries(column: Column, parts: Sequence[Part], poor: Poor) -> NewColumn:
@@ -44,8 +50,8 @@ def _without_dictionaries(column: Column, parts: Sequence[Part], poor: Poor) -> 
         if column.leaf.path not in poor:
             poor[column.leaf.path] = why_poor(column, parts)
         if reason := poor[column.leaf.path]:
-            return anew.encoded(column, parts, reason)
-    return raw.copied(column, "no dictionaries")
+            return reencode_column.encoded(column, parts, reason)
+    return copy_pages.copied(column, "no dictionaries")
 
 
 def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
@@ -56,12 +62,12 @@ def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
     entries = sum(each.entries for each in coded)
     if all(identity.is_identity(column, each) for each in coded):
         return identity.dissolved(column, "every value is in its dictionary once, in the order of the rows")
-    found, positions = dictionary.entries_of(column), dictionary.positions_of(column)
+    found, positions = merge_dictionaries.entries_of(column), merge_dictionaries.positions_of(column)
     if len(found) != entries:
         raise CannotStitch("a dictionary has another number of entries than it says")
     if not present or _is_nearly_unique(column, found, present):
         _require_sane(column, found, present)
-        return plain.dissolved(
+        return expand_dictionary.dissolved(
             column, found, positions, f"not worth a dictionary: {entries:,} entries, {present:,} values"
         )
     if _goes_back(column):
@@ -70,8 +76,8 @@ def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
     share = f"{len(encoded.dictionary):,} entries for {present:,} values"
     if len(encoded.dictionary) > MOST_ENTRIES or encoded.dictionary.nbytes > MOST_DICTIONARY_BYTES:
         _require_sane(column, found, present)
-        return plain.dissolved(column, found, positions, f"one dictionary would be too large: {share}")
-    return dictionary.unified(column, found, encoded, positions, share)
+        return expand_dictionary.dissolved(column, found, positions, f"one dictionary would be too large: {share}")
+    return merge_dictionaries.unified(column, found, encoded, positions, share)
 
 
 def _is_nearly_unique(column: Column, entries: pyarrow.Array, present: int) -> bool:

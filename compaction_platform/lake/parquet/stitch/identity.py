@@ -6,11 +6,11 @@ the dictionary become the values of a data page as they are: a page of the secon
 
 import numpy
 
-from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
-from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page
-from compaction_platform.lake.stitch.column import Column, NewColumn, NewPage, Piece
-from compaction_platform.lake.stitch.raw import copy_page, copy_pages
-from compaction_platform.lake.stitch.runs import counts_up
+from compaction_platform.lake.parquet.codecs import UNCOMPRESSED
+from compaction_platform.lake.parquet.page_header import DATA_V2, PLAIN, Page
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, NewPage, Piece
+from compaction_platform.lake.parquet.stitch.copy_pages import copy_page, copy_pages
+from compaction_platform.lake.parquet.stitch.rle import counts_up
 
 
 def is_identity(column: Column, each: Piece) -> bool:

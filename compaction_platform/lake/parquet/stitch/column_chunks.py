@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy
 import pyarrow
 
-from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
-from compaction_platform.lake.parquet_format.footer import Chunk
-from compaction_platform.lake.parquet_format.pages import (
+from compaction_platform.lake.parquet.codecs import UNCOMPRESSED
+from compaction_platform.lake.parquet.footer import Chunk
+from compaction_platform.lake.parquet.page_header import (
     BIT_PACKED,
     DATA,
     DATA_V2,
@@ -22,11 +22,11 @@ from compaction_platform.lake.parquet_format.pages import (
     Page,
     pages_of,
 )
-from compaction_platform.lake.parquet_format.schema import Leaf
-from compaction_platform.lake.stitch import values
-from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.runs import Array, constant, packed_levels, runs_end_with
-from compaction_platform.lake.stitch.statistics import claimed_nulls
+from compaction_platform.lake.parquet.schema_elements import Leaf
+from compaction_platform.lake.parquet.stitch import arrow_values
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.rle import Array, constant, packed_levels, runs_end_with
+from compaction_platform.lake.parquet.stitch.statistics import claimed_nulls
 
 VALUES_PER_PAGE = 20_000
 _AS_RUNS = (RLE, RLE)
@@ -145,14 +145,14 @@ def _with_sound_emptiness(page: Page, codec: int) -> Page:
     """An empty dictionary and a page of nothing but nulls have no values. Bytes in their place are decompressed by
     some readers only: those without a checksum must be right, or go where they stand for nothing."""
     if page.kind == DICTIONARY and not page.uncompressed:
-        return replace(page, data=values.compressed(b"", codec))
+        return replace(page, data=arrow_values.compressed(b"", codec))
     levels = page.repetitions + page.definitions
     if page.kind != DATA_V2 or page.nulls < page.values or page.has_checksum or len(page.data) == levels:
         return page
     if page.uncompressed == levels:
         return replace(page, data=page.data[:levels], is_compressed=False)
     try:
-        values.decompressed(
+        arrow_values.decompressed(
             page.data[levels:], codec if page.is_compressed else UNCOMPRESSED, page.uncompressed - levels
         )
     except (OSError, pyarrow.ArrowInvalid) as damaged:
@@ -192,7 +192,7 @@ class Column:
         unsure = [taken for taken in found if taken.has_nulls]
         if unsure:
             streams = [(taken.definitions, taken.page.values) for taken in unsure]
-            found_levels = values.levels(streams, self.leaf.definition).astype("u1")
+            found_levels = arrow_values.levels(streams, self.leaf.definition).astype("u1")
             begins = 0
             for taken, (_, count) in zip(unsure, streams, strict=True):
                 taken.levels = found_levels[begins : begins + count]
@@ -208,7 +208,7 @@ class Column:
     def indices(self) -> Array:
         """Indices of all coded pages, each into the dictionary of its own chunk."""
         most = max(each.entries for each in self.pieces)
-        found = values.integers([(taken.indices, taken.present) for taken in self.coded], most)
+        found = arrow_values.integers([(taken.indices, taken.present) for taken in self.coded], most)
         for each in self.pieces:
             if each.taken:
                 some = found[each.taken[0].first : each.taken[-1].first + each.taken[-1].present]
@@ -244,7 +244,7 @@ class Column:
         repetitions = self._merged_repetitions(taken)
         definitions = self.merged_definitions(taken)
         body = b"".join((_with_length(repetitions), _with_length(definitions), payload))
-        page = Page(DATA, count, encoding, len(body), values.compressed(body, self.codec))
+        page = Page(DATA, count, encoding, len(body), arrow_values.compressed(body, self.codec))
         pieces = list({id(each): each for each, _ in run}.values())
         rows: int | None = count
         if self.leaf.repetition:
@@ -296,7 +296,7 @@ class Column:
         if len(taken) == 1:
             return bytes(taken[0].repetitions)
         streams = [(one.repetitions, one.page.values) for one in taken]
-        return packed_levels(values.levels(streams, largest), largest)
+        return packed_levels(arrow_values.levels(streams, largest), largest)
 
 
 def span(run: Run) -> slice:
@@ -313,9 +313,9 @@ def _taken(page: Page, each: Piece, leaf: Leaf) -> Taken:
         first, second = page.repetitions, page.repetitions + page.definitions
         repetitions, definitions, rest = page.data[:first], page.data[first:second], page.data[second:]
         if page.is_compressed:
-            rest = values.decompressed(rest, each.chunk.codec, page.uncompressed - second)
+            rest = arrow_values.decompressed(rest, each.chunk.codec, page.uncompressed - second)
     else:
-        rest = values.decompressed(page.data, each.chunk.codec, page.uncompressed)
+        rest = arrow_values.decompressed(page.data, each.chunk.codec, page.uncompressed)
         if leaf.repetition:
             repetitions, rest = _cut_off(rest)
         if each.leaf.definition:
@@ -343,10 +343,10 @@ def compressed_again(page: Page, before: int, now: int) -> Page:
     """A page, its values compressed by another codec."""
     levels = page.repetitions + page.definitions
     if page.kind != DATA_V2 or page.is_compressed:
-        rest = values.decompressed(page.data[levels:], before, page.uncompressed - levels)
+        rest = arrow_values.decompressed(page.data[levels:], before, page.uncompressed - levels)
     else:
         rest = page.data[levels:]
-    data = memoryview(b"".join((page.data[:levels], values.compressed(rest, now))))
+    data = memoryview(b"".join((page.data[:levels], arrow_values.compressed(rest, now))))
     return replace(page, data=data, is_compressed=now != UNCOMPRESSED)
 
 

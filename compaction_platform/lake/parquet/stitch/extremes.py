@@ -12,7 +12,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.stitch.runs import Array
+from compaction_platform.lake.parquet.stitch.rle import Array
 from compaction_platform.lake.verification.canonical_form import validity
 
 types = pyarrow.types

@@ -12,9 +12,9 @@ import numpy
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.codecs import GZIP, LZ4_RAW, NAMES, UNCOMPRESSED, ZSTD
-from compaction_platform.lake.parquet_format.footer import MAGIC, Chunk, Footer, FooterReader, RowGroup, footer_bytes
-from compaction_platform.lake.parquet_format.pages import (
+from compaction_platform.lake.parquet.codecs import GZIP, LZ4_RAW, NAMES, UNCOMPRESSED, ZSTD
+from compaction_platform.lake.parquet.footer import MAGIC, Chunk, Footer, FooterReader, RowGroup, footer_bytes
+from compaction_platform.lake.parquet.page_header import (
     DATA,
     DICTIONARY,
     PLAIN,
@@ -23,7 +23,7 @@ from compaction_platform.lake.parquet_format.pages import (
     header_of,
     pages_of,
 )
-from compaction_platform.lake.parquet_format.schema import (
+from compaction_platform.lake.parquet.schema_elements import (
     DOUBLE,
     FIXED_LEN_BYTE_ARRAY,
     FLOAT,
@@ -33,9 +33,9 @@ from compaction_platform.lake.parquet_format.schema import (
     Leaf,
     schema_bytes,
 )
-from compaction_platform.lake.parquet_format.thrift import BINARY, I32, Struct
-from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.runs import Array
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.rle import Array
+from compaction_platform.lake.parquet.thrift_compact import BINARY, I32, Struct
 
 _BITS = {FLOAT: INT32, DOUBLE: INT64, INT96: FIXED_LEN_BYTE_ARRAY}
 _ONE_PAGE = 1 << 30

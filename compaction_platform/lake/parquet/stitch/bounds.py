@@ -13,8 +13,8 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.footer import Footer, Statistics
-from compaction_platform.lake.parquet_format.schema import (
+from compaction_platform.lake.parquet.footer import Footer, Statistics
+from compaction_platform.lake.parquet.schema_elements import (
     BYTE_ARRAY,
     DOUBLE,
     FIXED_LEN_BYTE_ARRAY,
@@ -25,7 +25,7 @@ from compaction_platform.lake.parquet_format.schema import (
     Leaf,
     columns_of,
 )
-from compaction_platform.lake.stitch.extremes import extremes_of
+from compaction_platform.lake.parquet.stitch.extremes import extremes_of
 
 types = pyarrow.types
 

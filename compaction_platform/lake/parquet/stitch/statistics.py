@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from compaction_platform.lake.parquet_format.footer import Chunk, Statistics
-from compaction_platform.lake.parquet_format.schema import Key, Leaf
+from compaction_platform.lake.parquet.footer import Chunk, Statistics
+from compaction_platform.lake.parquet.schema_elements import Key, Leaf
 
 Bounds = dict[tuple[int, int], list[Statistics]]  # by row group and place of the column: for each page
 

@@ -15,7 +15,7 @@ import pyarrow.compute
 import pyarrow.ipc
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet_output import Encoding
+from compaction_platform.lake.parquet.writer import Encoding
 
 PLACE = "__place"
 

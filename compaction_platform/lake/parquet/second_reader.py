@@ -17,7 +17,7 @@ import pyarrow.parquet
 from typing_extensions import Buffer
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.int96 import int96_columns
+from compaction_platform.lake.parquet.int96 import int96_columns
 from compaction_platform.lake.verification.canonical_form import TypeHasNoFingerprint, canonical_type, type_name
 from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
 

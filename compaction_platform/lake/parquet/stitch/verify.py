@@ -18,15 +18,15 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet_format.footer import Footer, FooterReader
-from compaction_platform.lake.parquet_format.pages import DICTIONARY, pages_of
-from compaction_platform.lake.stitch.bounds import count_nulls, leaf_values, page_bounds
-from compaction_platform.lake.stitch.column import Piece
-from compaction_platform.lake.stitch.copies import copied
-from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.stitch.file import Choice, Plan
-from compaction_platform.lake.stitch.source import decoded, opened
-from compaction_platform.lake.stitch.statistics import Bounds
+from compaction_platform.lake.parquet.footer import Footer, FooterReader
+from compaction_platform.lake.parquet.page_header import DICTIONARY, pages_of
+from compaction_platform.lake.parquet.stitch.bounds import count_nulls, leaf_values, page_bounds
+from compaction_platform.lake.parquet.stitch.column_chunks import Piece
+from compaction_platform.lake.parquet.stitch.copies import copied
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.parquet.stitch.source import decoded, opened
+from compaction_platform.lake.parquet.stitch.statistics import Bounds
+from compaction_platform.lake.parquet.stitch.stitch_plan import Choice, Plan
 from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrderByColumn, in_order
 from compaction_platform.lake.verification.value_validity import invalid_values
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from compaction_platform.lake.parquet_format.thrift import (
+from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     DEEPEST,
     FALSE,

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction_platform.lake.parquet_format.forms import FormReader, Path, Values
-from compaction_platform.lake.parquet_format.thrift import (
+from compaction_platform.lake.parquet.forms import FormReader, Path, Values
+from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     FALSE,
     I32,

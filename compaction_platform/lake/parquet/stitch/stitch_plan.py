@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
-from compaction_platform.lake.parquet_format.codecs import NAMES, NUMBERS, UNCOMPRESSED
-from compaction_platform.lake.parquet_format.footer import (
+from compaction_platform.lake.parquet.codecs import NAMES, NUMBERS, UNCOMPRESSED
+from compaction_platform.lake.parquet.footer import (
     MAGIC,
     Chunk,
     Footer,
@@ -19,8 +19,8 @@ from compaction_platform.lake.parquet_format.footer import (
     footer_bytes,
     offset_index_bytes,
 )
-from compaction_platform.lake.parquet_format.pages import DATA_V2, DICTIONARY, RLE, HeaderReader, Page, header_of
-from compaction_platform.lake.parquet_format.schema import (
+from compaction_platform.lake.parquet.page_header import DATA_V2, DICTIONARY, RLE, HeaderReader, Page, header_of
+from compaction_platform.lake.parquet.schema_elements import (
     INT96,
     Leaf,
     columns_of,
@@ -28,11 +28,11 @@ from compaction_platform.lake.parquet_format.schema import (
     schema_bytes,
     with_nulls,
 )
-from compaction_platform.lake.stitch.choose import Poor, column_of
-from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, Strategy, piece
-from compaction_platform.lake.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.stitch.source import Part, Source
-from compaction_platform.lake.stitch.statistics import Bounds, boundary_order, merged
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, Piece, Strategy, piece
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.parquet.stitch.source import Part, Source
+from compaction_platform.lake.parquet.stitch.statistics import Bounds, boundary_order, merged
+from compaction_platform.lake.parquet.stitch.strategy import Poor, column_of
 
 FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
 LARGEST_ROW_GROUP = 512 << 20  # decoded; to be verified it is held in memory

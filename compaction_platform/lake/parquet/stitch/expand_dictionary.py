@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow
 
-from compaction_platform.lake.parquet_format.pages import DELTA_BINARY_PACKED, PLAIN
-from compaction_platform.lake.parquet_format.schema import INT32, INT64
-from compaction_platform.lake.stitch import values
-from compaction_platform.lake.stitch.column import Column, NewColumn, Piece, span
-from compaction_platform.lake.stitch.identity import add_dictionary_as_page, is_identity
-from compaction_platform.lake.stitch.raw import copy_page
-from compaction_platform.lake.stitch.runs import Array
+from compaction_platform.lake.parquet.page_header import DELTA_BINARY_PACKED, PLAIN
+from compaction_platform.lake.parquet.schema_elements import INT32, INT64
+from compaction_platform.lake.parquet.stitch import arrow_values
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, Piece, span
+from compaction_platform.lake.parquet.stitch.copy_pages import copy_page
+from compaction_platform.lake.parquet.stitch.identity import add_dictionary_as_page, is_identity
+from compaction_platform.lake.parquet.stitch.rle import Array
 
 MOSTLY = 0.9  # of the values: if so many are in dictionaries that are the values, those stay as they are
 
@@ -43,8 +43,8 @@ def _payloads(parts: Sequence[pyarrow.Array], codec: int, *, is_number: bool) ->
     """What is in the pages of these values, and how it is encoded: all of them in the way that suits the first."""
     some = [part for part in parts if len(part)]
     if not is_number or not some or not _is_smaller_by_deltas(some[0], codec):
-        return ((values.plain(part), PLAIN) for part in parts)
-    deltas = iter(values.deltas(some))
+        return ((arrow_values.plain(part), PLAIN) for part in parts)
+    deltas = iter(arrow_values.deltas(some))
     return ((next(deltas), DELTA_BINARY_PACKED) if len(part) else (b"", PLAIN) for part in parts)
 
 
@@ -53,5 +53,5 @@ def _without_copying(positions: Array) -> pyarrow.Array:
 
 
 def _is_smaller_by_deltas(some: pyarrow.Array, codec: int) -> bool:
-    (deltas,) = values.deltas([some])
-    return len(values.compressed(deltas, codec)) < len(values.compressed(values.plain(some), codec))
+    (deltas,) = arrow_values.deltas([some])
+    return len(arrow_values.compressed(deltas, codec)) < len(arrow_values.compressed(arrow_values.plain(some), codec))

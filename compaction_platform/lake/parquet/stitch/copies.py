@@ -11,14 +11,14 @@ from typing import Any
 import numpy
 import pyarrow
 
-from compaction_platform.lake.parquet_format.codecs import UNCOMPRESSED
-from compaction_platform.lake.parquet_format.footer import Chunk, Footer
-from compaction_platform.lake.parquet_format.pages import DATA_V2, PLAIN, Page, pages_of
-from compaction_platform.lake.stitch.column import Column, Piece
-from compaction_platform.lake.stitch.errors import CannotStitch
-from compaction_platform.lake.stitch.file import Choice, Plan
-from compaction_platform.lake.stitch.identity import decoded_is_identity
-from compaction_platform.lake.stitch.values import levels
+from compaction_platform.lake.parquet.codecs import UNCOMPRESSED
+from compaction_platform.lake.parquet.footer import Chunk, Footer
+from compaction_platform.lake.parquet.page_header import DATA_V2, PLAIN, Page, pages_of
+from compaction_platform.lake.parquet.stitch.arrow_values import levels
+from compaction_platform.lake.parquet.stitch.column_chunks import Column, Piece
+from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.identity import decoded_is_identity
+from compaction_platform.lake.parquet.stitch.stitch_plan import Choice, Plan
 
 Place = tuple[int, str]  # a row group by its number, and the name of a whole column, whatever is nested in it
 
