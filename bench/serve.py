@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 from _report import show
 
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.serve.tenants import add_token, catalog_namespace
 from compaction_platform.settings import Settings

@@ -22,13 +22,13 @@ from pyiceberg.typedef import Record
 from compaction_platform.archive.chain import Archive, Dataset
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.columns import arrow_type, holds, iceberg_type
-from compaction_platform.lake.data_files import data_file
+from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.data_file_writer import data_file
+from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.snapshot_files import Manifests
+from compaction_platform.lake.iceberg.types import arrow_type, holds, iceberg_type
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
-from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.persisted_names import COLD_RANGE
 from compaction_platform.settings import Settings
 

@@ -29,7 +29,7 @@ from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.columns import converted, holds, spark_columns
+from compaction_platform.lake.iceberg.types import converted, holds, spark_columns
 from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.settings import Settings
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.lake.storage.identifiers import checked_identifier
 from compaction_platform.lake.storage.object_store import local_directory
@@ -141,7 +141,7 @@ class IcebergTable:
         from pyiceberg.schema import Schema, assign_fresh_schema_ids
         from pyiceberg.types import NestedField
 
-        from compaction_platform.lake.columns import TypeUnsupported, parsed_type
+        from compaction_platform.lake.iceberg.types import TypeUnsupported, parsed_type
 
         fields = []
         for number, column in enumerate(self.columns, start=1):

@@ -10,7 +10,7 @@ import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.data_file_rows import DataFileRows
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.lake.verification.row_hash import value_hashes
 

@@ -9,10 +9,10 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.transforms import VoidTransform
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, bucket_of, key_of
+from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.parquet.second_reader import NotJudged
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint
 from compaction_platform.maintain.orphans import snapshot_paths
 from compaction_platform.maintain.second_look import FileWithDeletes, read_in_sql

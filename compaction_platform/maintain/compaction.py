@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestEntry
 
-from compaction_platform.lake.data_file_rows import DataFileRows
-from compaction_platform.lake.history import published
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
+from compaction_platform.lake.iceberg.history import published
+from compaction_platform.lake.iceberg.replace_files import Added, Change, CommitUnknown, commit_change
 from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
 from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
 from compaction_platform.lake.spread import Outcome, Spread
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, dangling
 from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of

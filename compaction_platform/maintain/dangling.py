@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import FileFormat
 
-from compaction_platform.lake.data_file_rows import DataFileRows
-from compaction_platform.lake.replace import Change, commit_change
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
+from compaction_platform.lake.iceberg.replace_files import Change, commit_change
 from compaction_platform.maintain.applied import positions_in
 from compaction_platform.maintain.deletes import (
     Place,

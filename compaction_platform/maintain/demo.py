@@ -24,10 +24,10 @@ def write_often(context: DemoContext) -> str:
     """Small commits, as a service makes them, and a deletion."""
     from pyiceberg.table.snapshots import Operation
 
-    from compaction_platform.lake.catalog import open_catalog
-    from compaction_platform.lake.data_files import DataFiles
-    from compaction_platform.lake.replace import Added, Change, commit_change
-    from compaction_platform.lake.table_entries import Manifests
+    from compaction_platform.lake.iceberg.catalog import open_catalog
+    from compaction_platform.lake.iceberg.data_file_writer import DataFiles
+    from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+    from compaction_platform.lake.iceberg.snapshot_files import Manifests
 
     TABLE.meet(context.settings)
     table = open_catalog(context.settings).load_table("demo.orders")

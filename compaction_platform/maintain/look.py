@@ -8,9 +8,9 @@ from pyiceberg.manifest import FileFormat, ManifestEntry
 from pyiceberg.table.refs import MAIN_BRANCH
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.replace import FORMATS
-from compaction_platform.lake.table_entries import Manifests, SnapshotFiles
+from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.replace_files import FORMATS
+from compaction_platform.lake.iceberg.snapshot_files import Manifests, SnapshotFiles
 from compaction_platform.maintain.deletes import Applying, Deletes, Place, is_known, only_file_of, place_of
 from compaction_platform.maintain.filters import PartitionFilter
 from compaction_platform.maintain.plan import LiveFile

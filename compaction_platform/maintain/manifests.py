@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from compaction_platform.lake.replace import ENTRIES_PER_MANIFEST, Change, commit_change
+from compaction_platform.lake.iceberg.replace_files import ENTRIES_PER_MANIFEST, Change, commit_change
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS
 from compaction_platform.maintain.deletes import is_known
 from compaction_platform.maintain.look import Look

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.data_file_rows import bucket_of, key_of
+from compaction_platform.lake.iceberg.data_file_reader import bucket_of, key_of
 from compaction_platform.lake.storage.conditional_delete import CHANGED, delete_unchanged
 from compaction_platform.lake.storage.object_store import (
     ObjectExists,

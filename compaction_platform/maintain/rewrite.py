@@ -20,8 +20,8 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows, key_of
-from compaction_platform.lake.data_files import data_file
+from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileRows, key_of
+from compaction_platform.lake.iceberg.data_file_writer import data_file
 from compaction_platform.lake.parquet.external_sort import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.parquet.second_reader import Extent, NotJudged
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit

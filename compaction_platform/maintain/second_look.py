@@ -13,7 +13,9 @@ import pyarrow
 import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
-from compaction_platform.lake.data_file_rows import DataFileDamaged, DataFileRows
+from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileRows
+from compaction_platform.lake.iceberg.projection import opened, partition_constants
+from compaction_platform.lake.iceberg.second_table_reader import LocalFile, TableReader
 from compaction_platform.lake.parquet.second_reader import (
     Extent,
     NotJudged,
@@ -25,8 +27,6 @@ from compaction_platform.lake.parquet.second_reader import (
     require_agreement,
     seed_of,
 )
-from compaction_platform.lake.projection import opened, partition_constants
-from compaction_platform.lake.second_reader_tables import LocalFile, TableReader
 from compaction_platform.lake.verification.fingerprint import AnyOrder, InOrder
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from compaction_platform.lake.history import published
+from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.resources import LakeResource
 from compaction_platform.lake.run_requests import WHOLE, Due, run_requests
 from compaction_platform.lake.storage.object_store import Objects

@@ -7,11 +7,11 @@ import pyarrow
 import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
+from compaction_platform.lake.iceberg.projection import is_same_column
 from compaction_platform.lake.parquet.stitch.description import agreed
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.parquet.stitch.stitch_plan import Stitched, footers_of, planned, written
 from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.projection import is_same_column
 from compaction_platform.lake.storage.staged_upload import Spool
 from compaction_platform.maintain.plan import Policy
 

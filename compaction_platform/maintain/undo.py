@@ -14,8 +14,8 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.branches import commit
-from compaction_platform.lake.history import published
+from compaction_platform.lake.iceberg.branches import commit
+from compaction_platform.lake.iceberg.history import published
 from compaction_platform.maintain import expiry
 from compaction_platform.maintain.compaction import COMPACTION
 from compaction_platform.maintain.look import require_fit

@@ -14,7 +14,7 @@ import pyarrow
 import pyarrow.compute
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.table_rows import FileRows, TableRows
+from compaction_platform.lake.iceberg.table_scan import FileRows, TableRows
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.lake.verification.row_hash import value_hashes
 from compaction_platform.merge.landing import doubles, key_hashes

@@ -20,7 +20,7 @@ from pyiceberg.expressions import (
     Or,
 )
 
-from compaction_platform.lake.columns import spark_type
+from compaction_platform.lake.iceberg.types import spark_type
 from compaction_platform.lake.storage.identifiers import quoted
 from compaction_platform.merge.plan import Span, spans
 from compaction_platform.merge.rules import MergeRules, PartitionField

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from compaction_platform.lake.columns import arrow_type
+from compaction_platform.lake.iceberg.types import arrow_type
 from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.spark import qualified_name
 from compaction_platform.lake.storage.object_store import Objects

@@ -13,7 +13,7 @@ import pyarrow
 import pyarrow.parquet
 from pyiceberg.table import Table
 
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.conditional_delete import delete_unchanged, looks_at_versions
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects

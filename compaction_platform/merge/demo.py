@@ -164,7 +164,7 @@ def _declared(context: DemoContext) -> "MergedTable":
 
 
 def _compare(context: DemoContext) -> None:
-    from compaction_platform.lake.catalog import open_catalog
+    from compaction_platform.lake.iceberg.catalog import open_catalog
 
     columns = ("event_id", "event_time", "updated_at", "event_type", "user_id")
     table = open_catalog(context.settings).load_table(("silver", TABLE))

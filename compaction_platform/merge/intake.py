@@ -15,8 +15,8 @@ import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.columns import arrow_schema, holds, spark_columns
-from compaction_platform.lake.data_files import DataFiles
+from compaction_platform.lake.iceberg.data_file_writer import DataFiles
+from compaction_platform.lake.iceberg.types import arrow_schema, holds, spark_columns
 from compaction_platform.lake.spread import share_out
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.merge.landing import Landed, Landing, together
@@ -270,7 +270,7 @@ def _own_columns(table: "Table") -> pyarrow.Schema:
 
 
 def _with_columns(table: "Table", new: dict[str, Any]) -> pyarrow.Schema:
-    from compaction_platform.lake.columns import arrow_type
+    from compaction_platform.lake.iceberg.types import arrow_type
 
     return pyarrow.schema([*_own_columns(table), *((name, arrow_type(kind)) for name, kind in new.items())])
 
@@ -278,7 +278,7 @@ def _with_columns(table: "Table", new: dict[str, Any]) -> pyarrow.Schema:
 def _new_columns(table: pyarrow.Schema, schemas: Iterable[pyarrow.Schema]) -> dict[str, Any]:
     """Columns the table lacks, each with the widest type among the files; one that cannot be added is left to
     the reading of its file to report."""
-    from compaction_platform.lake.columns import arrow_type
+    from compaction_platform.lake.iceberg.types import arrow_type
 
     new: dict[str, Any] = {}
     for schema in schemas:

@@ -13,7 +13,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.data_files import DataFiles, NotWritable
+from compaction_platform.lake.iceberg.data_file_writer import DataFiles, NotWritable
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.lake.verification.row_hash import mix, value_hashes
 from compaction_platform.merge.bounds import bounding

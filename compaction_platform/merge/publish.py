@@ -17,14 +17,14 @@ import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.branches import append, create_branch, drop_branch, publish_branch
-from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.columns import arrow_schema
-from compaction_platform.lake.data_files import NotWritable
-from compaction_platform.lake.history import published
+from compaction_platform.lake.iceberg.branches import append, create_branch, drop_branch, publish_branch
+from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.data_file_writer import NotWritable
+from compaction_platform.lake.iceberg.history import published
+from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
+from compaction_platform.lake.iceberg.types import arrow_schema
 from compaction_platform.lake.spark import qualified_name
 from compaction_platform.lake.storage.identifiers import quoted
-from compaction_platform.lake.table_rows import NotReadable, TableRows
 from compaction_platform.merge import sql
 from compaction_platform.merge.audit import (
     Audit,

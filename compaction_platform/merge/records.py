@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from compaction_platform.lake.history import published
+from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
 from compaction_platform.merge.rules import MergeRules, Places

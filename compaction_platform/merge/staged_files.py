@@ -21,7 +21,7 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.columns import TypeUnsupported, converted, holds, iceberg_type
+from compaction_platform.lake.iceberg.types import TypeUnsupported, converted, holds, iceberg_type
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.parquet.second_reader import (

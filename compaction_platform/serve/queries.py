@@ -49,7 +49,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from compaction_platform.lake.table_rows import NotReadable, TaskReader, deleted_positions
+from compaction_platform.lake.iceberg.table_scan import NotReadable, TaskReader, deleted_positions
 from compaction_platform.serve.models import Filter, Query
 from compaction_platform.serve.problems import InvalidCursor, InvalidFilter, InvalidRequest, QueryTimeout
 from compaction_platform.serve.tables import reachable

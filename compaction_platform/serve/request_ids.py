@@ -15,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from compaction_platform.lake import history
+from compaction_platform.lake.iceberg import history
 from compaction_platform.persisted_names import SERVE_REQUESTS
 
 if TYPE_CHECKING:

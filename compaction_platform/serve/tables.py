@@ -22,8 +22,8 @@ from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.transforms import BucketTransform, Transform, TruncateTransform, parse_transform
 from pyiceberg.types import BinaryType, DecimalType, IcebergType, ListType, MapType, NestedField, StructType
 
-from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.columns import TypeUnsupported, arrow_type, parsed_type
+from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.types import TypeUnsupported, arrow_type, parsed_type
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain.properties import WriteRules
 from compaction_platform.serve.models import CreateTable, OnTable

@@ -29,7 +29,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from compaction_platform.lake.columns import arrow_type
+from compaction_platform.lake.iceberg.types import arrow_type
 from compaction_platform.serve.problems import InvalidRecords
 
 MOST_SHOWN = 20

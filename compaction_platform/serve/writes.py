@@ -14,11 +14,11 @@ import pyarrow
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.snapshots import Operation
 
-from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.data_files import DataFiles, NotWritable
-from compaction_platform.lake.replace import Added, Change, CommitUnknown, commit_change
+from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.data_file_writer import DataFiles, NotWritable
+from compaction_platform.lake.iceberg.replace_files import Added, Change, CommitUnknown, commit_change
+from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.storage.object_store import StoreRefused
-from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.maintain.look import Look
 from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve.problems import (

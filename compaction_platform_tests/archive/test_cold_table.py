@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from compaction_platform.archive.cold_table import ColdTableUnfit
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.spread import Spread
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene, comparable

@@ -26,7 +26,7 @@ from compaction_platform.archive.publish import Publication, StagedFilesMissing
 from compaction_platform.archive.purge import HotRowsDiffer, PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun, CopyFailed
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.postgres import postgres
@@ -63,7 +63,7 @@ from compaction_platform.archive.publish import Publication
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.spread import Spread
 
 blocks = BlockRange(10, 20)

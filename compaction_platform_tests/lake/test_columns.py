@@ -8,7 +8,7 @@ import pyarrow
 import pytest
 from pyiceberg.types import IcebergType, StringType, TimeType, UUIDType
 
-from compaction_platform.lake.columns import (
+from compaction_platform.lake.iceberg.types import (
     TypeUnsupported,
     arrow_type,
     converted,

@@ -11,9 +11,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import DateType, IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
 
+from compaction_platform.lake.iceberg.projection import CannotProject, Projection, opened, row_group_tables
+from compaction_platform.lake.iceberg.second_table_reader import LocalFile, TableReader
 from compaction_platform.lake.parquet.second_reader import connected
-from compaction_platform.lake.projection import CannotProject, Projection, opened, row_group_tables
-from compaction_platform.lake.second_reader_tables import LocalFile, TableReader
 from compaction_platform.lake.verification.fingerprint import InOrder
 from compaction_platform_tests.lake.nested_tables import NestedTables, metadata_of
 

@@ -5,7 +5,7 @@ import dagster as dg
 import psycopg
 import pytest
 
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.needs import (
     Column,
     DatabaseSchema,

@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual, IsNull, Or
 
-from compaction_platform.lake.branches import (
+from compaction_platform.lake.iceberg.branches import (
     BRANCH_LIFE_MS,
     BranchUnrelated,
     append,
@@ -19,10 +19,15 @@ from compaction_platform.lake.branches import (
     drop_branch,
     publish_branch,
 )
-from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.data_files import DataFileDiffers, DataFiles, NotWritable, repetitive_columns
+from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.data_file_writer import (
+    DataFileDiffers,
+    DataFiles,
+    NotWritable,
+    repetitive_columns,
+)
+from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
 from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.table_rows import NotReadable, TableRows
 from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration

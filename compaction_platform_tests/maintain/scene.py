@@ -15,12 +15,12 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
-from compaction_platform.lake.catalog import open_catalog
-from compaction_platform.lake.data_file_rows import DataFileRows, key_of
-from compaction_platform.lake.data_files import DataFiles
-from compaction_platform.lake.replace import Added, Change, commit_change
+from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
+from compaction_platform.lake.iceberg.data_file_writer import DataFiles
+from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.spread import Spread
-from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.maintain.look import Look
 from compaction_platform.maintain.plan import Policy
 from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Report, Request

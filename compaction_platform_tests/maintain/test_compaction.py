@@ -340,7 +340,7 @@ def test_format_3_is_refused_with_a_way_out(new_scene: NewScene) -> None:
 
 
 def test_a_damaged_file_is_left_and_the_other_partitions_go_on(scene: Scene) -> None:
-    from compaction_platform.lake.data_file_rows import DataFileRows, key_of
+    from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
 
     scene.small_files(3, "de")
     scene.small_files(3, "fr", first=100)

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.data_file_rows import DataFileRows, bucket_of, key_of
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, bucket_of, key_of
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain import expiry

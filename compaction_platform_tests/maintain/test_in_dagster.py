@@ -152,7 +152,7 @@ def test_checks_alone_look_again(deploy: Callable[..., Deployment]) -> None:
 
 
 def test_missing_files_fail_the_retention_check(deploy: Callable[..., Deployment]) -> None:
-    from compaction_platform.lake.data_file_rows import DataFileRows, key_of
+    from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
 
     deployment = deploy()
     scene = deployment.scene

@@ -15,11 +15,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
-from compaction_platform.lake import projection
-from compaction_platform.lake.data_file_rows import DataFileRows, key_of
-from compaction_platform.lake.replace import Added, Change, commit_change
-from compaction_platform.lake.table_entries import Manifests
-from compaction_platform.lake.table_rows import TableRows
+from compaction_platform.lake.iceberg import projection
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
+from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.snapshot_files import Manifests
+from compaction_platform.lake.iceberg.table_scan import TableRows
 from compaction_platform.maintain import rewrite
 from compaction_platform.maintain.audit import rows_differ
 from compaction_platform.maintain.run import Request

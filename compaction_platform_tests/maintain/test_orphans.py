@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.table import Table
 
-from compaction_platform.lake.catalog import store_properties
+from compaction_platform.lake.iceberg.catalog import store_properties
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain import orphans as orphans_module
 from compaction_platform.maintain.orphans import Orphans, SharedLocation, TableReplaced, comparable, is_named_by_iceberg

@@ -13,14 +13,14 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
-from compaction_platform.lake.data_file_rows import DataFileRows
-from compaction_platform.lake.data_files import DataFiles
+from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
+from compaction_platform.lake.iceberg.data_file_writer import DataFiles
+from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.replace import Added, Change, commit_change
 from compaction_platform.lake.storage import object_store, prefetch, staged_upload
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused
-from compaction_platform.lake.table_entries import Manifests
 from compaction_platform.maintain import rewrite
 from compaction_platform_tests.maintain.scene import COLUMNS, Scene, ordered, rows_of
 

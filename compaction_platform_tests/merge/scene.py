@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.lake.spread import Spread
 from compaction_platform.lake.storage.object_store import Objects

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from compaction_platform.lake.branches import commit
+from compaction_platform.lake.iceberg.branches import commit
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge import cleanup
 from compaction_platform.merge.cleanup import Cleaned, clean_up

@@ -18,8 +18,8 @@ import pytest
 import schemathesis
 from schemathesis.generation import GenerationMode
 
-from compaction_platform.lake import replace
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg import replace_files
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.serve import app as serve_app
 from compaction_platform.serve import writes
 from compaction_platform.serve.tenants import add_token
@@ -131,7 +131,7 @@ def test_a_commit_whose_answer_is_lost_is_not_written_twice(served: Served, monk
     table = caller.table()
     caller.do("WRITE", table, records=[{"id": 0}])
     happened: list[str] = []
-    real = replace.commit
+    real = replace_files.commit
 
     def lost(*arguments: Any) -> None:
         real(*arguments)
@@ -139,7 +139,7 @@ def test_a_commit_whose_answer_is_lost_is_not_written_twice(served: Served, monk
             happened.append("applied")
             raise ConnectionError("the answer is lost")
 
-    monkeypatch.setattr(replace, "commit", lost)
+    monkeypatch.setattr(replace_files, "commit", lost)
     caller.do("WRITE", table, records=[{"id": 1}], request_id="once")
     assert happened
     assert caller.do("WRITE", table, records=[{"id": 1}], request_id="once")["repeated"] is True
@@ -158,7 +158,7 @@ def test_a_commit_of_which_nothing_is_known_is_told_and_can_be_sent_again(
         made = real(*arguments)
         if not happened:
             happened.append("applied")
-            raise replace.CommitUnknown("by the test")
+            raise replace_files.CommitUnknown("by the test")
         return made
 
     monkeypatch.setattr(writes, "commit_change", unknown)
@@ -175,7 +175,7 @@ def test_files_of_a_commit_that_may_have_been_taken_are_never_deleted(
     table = caller.table()
     caller.do("WRITE", table, records=[{"id": 0}])
     happened: list[str] = []
-    real = replace.commit
+    real = replace_files.commit
 
     def lost(*arguments: Any) -> None:
         real(*arguments)
@@ -183,8 +183,8 @@ def test_files_of_a_commit_that_may_have_been_taken_are_never_deleted(
         raise ConnectionError("the answer is lost")
 
     with monkeypatch.context() as patched:
-        patched.setattr(replace, "commit", lost)
-        patched.setattr(replace, "_is_published", lambda table, snapshot: None)
+        patched.setattr(replace_files, "commit", lost)
+        patched.setattr(replace_files, "_is_published", lambda table, snapshot: None)
         caller.refused(503, "WRITE_UNKNOWN", "WRITE", table, records=[{"id": 1}], request_id="once")
     assert happened
     assert sorted(row["id"] for row in caller.rows(table)) == [0, 1]

@@ -9,8 +9,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
-from compaction_platform.lake import replace
-from compaction_platform.lake.catalog import open_catalog
+from compaction_platform.lake.iceberg import replace_files
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve import request_ids, writes
 from compaction_platform.serve.request_ids import Key, RequestIds, Written
@@ -176,7 +176,7 @@ def test_a_request_that_was_rolled_back_and_expired_is_written_again(served: Ser
     before = caller.do("WRITE", table, records=[{"id": 0}])["snapshot"]
     gone = caller.do("WRITE", table, records=[{"id": 1}], request_id="once")["snapshot"]
     loaded = load(settings, caller, table)
-    replace.commit(loaded, (), (SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=before),))
+    replace_files.commit(loaded, (), (SetSnapshotRefUpdate(ref_name="main", type="branch", snapshot_id=before),))
     loaded.refresh().maintenance.expire_snapshots().by_id(gone).commit()
     assert caller.do("WRITE", table, records=[{"id": 1}], request_id="once")["repeated"] is False
     assert sorted(row["id"] for row in caller.rows(table)) == [0, 1]

@@ -8,7 +8,7 @@ from typing import IO
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.data_files import repetitive_columns
+from compaction_platform.lake.iceberg.data_file_writer import repetitive_columns
 
 PAGE_BYTES = 1 << 20
 

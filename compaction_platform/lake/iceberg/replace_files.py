@@ -35,9 +35,9 @@ from pyiceberg.table.update.snapshot import _SnapshotProducer
 from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake import history
-from compaction_platform.lake.branches import commit
-from compaction_platform.lake.table_entries import Manifests
+from compaction_platform.lake.iceberg import history
+from compaction_platform.lake.iceberg.branches import commit
+from compaction_platform.lake.iceberg.snapshot_files import Manifests
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

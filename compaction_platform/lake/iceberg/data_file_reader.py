@@ -9,8 +9,14 @@ import pyarrow
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from compaction_platform.errors import CompactionError
+from compaction_platform.lake.iceberg.projection import (
+    CannotProject,
+    Projection,
+    has_same_columns,
+    opened,
+    row_group_tables,
+)
 from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.projection import CannotProject, Projection, has_same_columns, opened, row_group_tables
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.verification.value_validity import invalid_values
 

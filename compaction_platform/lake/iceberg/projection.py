@@ -16,7 +16,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.columns import converted, holds
+from compaction_platform.lake.iceberg.types import converted, holds
 from compaction_platform.lake.verification.canonical_form import (
     Array,
     canonical,

@@ -22,9 +22,9 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.table import FileScanTask
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.columns import arrow_schema
+from compaction_platform.lake.iceberg.projection import CannotProject, Projection, opened, row_group_tables
+from compaction_platform.lake.iceberg.types import arrow_schema
 from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.projection import CannotProject, Projection, opened, row_group_tables
 from compaction_platform.lake.verification.canonical_form import Array
 
 if TYPE_CHECKING:
