@@ -25,8 +25,8 @@ from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
-from compaction_platform.lake.spark import spark_session, task_slots
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.settings import Settings
 
@@ -71,7 +71,7 @@ class PeakOfPythonWorkers:
         while not self._stop.wait(0.05):
             sizes = []
             for process in psutil.process_iter(["cmdline"]):
-                if "compaction_platform.lake.python_daemon" in (process.info["cmdline"] or ()):
+                if "compaction_platform.lake.spark.python_daemon" in (process.info["cmdline"] or ()):
                     try:
                         sizes.append(process.memory_info().rss)
                     except psutil.Error:

@@ -31,8 +31,8 @@ from _report import show
 
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.compact.written import Verify
-from compaction_platform.lake.spark import spark_session, task_slots
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.settings import Settings
 
 DIRECTORIES = 10

@@ -14,7 +14,7 @@ from _report import show
 
 from compaction_platform.compact.plan import Listed, Policy, make_plan
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 
 FILES = 100_000

@@ -24,8 +24,8 @@ from compaction_platform.compact.glue.plan import Rules
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.survey import Selection
 from compaction_platform.compact.glue.table import KeptTable
-from compaction_platform.lake.spark import spark_session, task_slots
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.local.embedded import EmbeddedLake
 

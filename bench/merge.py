@@ -24,9 +24,9 @@ import pyarrow
 import pyarrow.parquet
 from _report import show
 
-from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.spark import spark_session, task_slots
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.merge.component import TABLE_PROPERTIES
 from compaction_platform.merge.plan import hour_of

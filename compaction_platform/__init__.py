@@ -11,7 +11,7 @@ _COMPONENTS = {
     "ColdRanges": "compaction_platform.archive.component",
     "CompactedDirectory": "compaction_platform.compact.component",
     "CompactedGlueTable": "compaction_platform.compact.glue.component",
-    "LakeFoundation": "compaction_platform.lake.component",
+    "LakeFoundation": "compaction_platform.lake.dagster.component",
     "MaintainedTable": "compaction_platform.maintain.component",
     "MergedTable": "compaction_platform.merge.component",
 }

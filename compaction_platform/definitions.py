@@ -4,8 +4,8 @@ from pathlib import Path
 
 import dagster as dg
 
-from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.setup import needs_of, setup_job
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.setup import needs_of, setup_job
 from compaction_platform.maintain.component import care_definitions, care_needs, declared, switched_on
 from compaction_platform.settings import Profile
 

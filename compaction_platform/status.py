@@ -13,7 +13,7 @@ from compaction_platform.compact.component import CompactedDirectory
 from compaction_platform.compact.glue.component import CompactedGlueTable
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.report import total_of
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.sizes import Sizes
 from compaction_platform.maintain.assets import run_of
 from compaction_platform.maintain.component import declared

@@ -87,7 +87,7 @@ def settings(lake: EmbeddedLake) -> Settings:
 
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Iterator[Any]:
-    from compaction_platform.lake.spark import spark_session
+    from compaction_platform.lake.spark.session import spark_session
 
     with spark_session(settings) as session:
         yield session

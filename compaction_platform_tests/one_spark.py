@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from compaction_platform.lake.spark import session_config
+from compaction_platform.lake.spark.session import session_config
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.local.processes import ProcessRecord, RunningServer, start
 from compaction_platform.local.spark_connect import spark_connect, variables_of

@@ -24,7 +24,7 @@ from compaction_platform.archive.purge import Purged, PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import Archived, ArchiveRun, CopyFailed, NotFinal
 from compaction_platform.archive.source import SourceUnfit
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.persisted_names import SUBJECT_TAG
 
 FAILED_CHECKS = {NotFinal: FINAL, SourceUnfit: CONTIGUOUS, CopyFailed: EQUAL}

@@ -28,7 +28,7 @@ from compaction_platform.archive.reorg import how_to_mend, look_for_reorgs
 from compaction_platform.archive.run import Archived, ArchiveRun
 from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.resources import LakeResource
+from compaction_platform.lake.dagster.resources import LakeResource
 
 FINAL = "range_is_final"
 CONTIGUOUS = "blocks_are_contiguous"
@@ -314,7 +314,7 @@ def _reorg(archive: Archive, run: ArchiveRun) -> dg.AssetCheckResult:
 
 
 def _no_spread() -> Any:
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
 
     return Spread(None, 2)
 

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.terminal import console, say
+from compaction_platform.lake.dagster.terminal import console, say
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def archive_rebuild(chain_id: ChainId) -> None:
 
 def _rebuild(chain_id: int, act: str) -> None:
     from compaction_platform.archive.rebuild import RebuildRun
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
 
     archive, settings = _archive(chain_id)
     run = RebuildRun(archive, settings, lambda: Spread(None, 4), say, owner=f"compaction archive {act}")

@@ -12,8 +12,8 @@ from compaction_platform.archive.checks import chain_checks, retention_check
 from compaction_platform.archive.finality import FinalityRule
 from compaction_platform.archive.needs import ArchiveTables
 from compaction_platform.archive.sensors import final_ranges_sensor
-from compaction_platform.lake.declaration import Declaration, Duration, Name, SecondReader, as_timedelta
-from compaction_platform.lake.needs import Namespace, Need
+from compaction_platform.lake.dagster.component_base import Declaration, Duration, Name, SecondReader, as_timedelta
+from compaction_platform.lake.dagster.provisioning import Namespace, Need
 from compaction_platform.settings import PREFIX
 
 

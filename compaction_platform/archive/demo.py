@@ -12,7 +12,7 @@ from compaction_platform.archive.hot import hot_url, table_of
 from compaction_platform.archive.lookout import due_ranges, look
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.reading import hot_and_cold
-from compaction_platform.lake.demo import DemoContext, DemoFailed, DemoStep
+from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
 
 if TYPE_CHECKING:
     from compaction_platform.archive.chain import Archive
@@ -158,7 +158,7 @@ def _hot_rows(context: DemoContext, archive: "Archive") -> int:
 def _run(key: str) -> dict[str, int]:
     import dagster as dg
 
-    from compaction_platform.lake.resources import LakeResource, SparkResource
+    from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 
     component = _component()
     platform = dg.Definitions(

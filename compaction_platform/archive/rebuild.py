@@ -25,7 +25,7 @@ from compaction_platform.archive.root_scan import Manifests, RangeFound, RootSca
 from compaction_platform.archive.run import ArchiveRun
 from compaction_platform.archive.version import LIVE
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 
 FileState = Literal["hot", "purged", "differs"]
 

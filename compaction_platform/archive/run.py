@@ -39,7 +39,7 @@ from compaction_platform.archive.restage import stage_again
 from compaction_platform.archive.source import SourceUnfit, require_whole
 from compaction_platform.archive.version import LIVE, Version
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.persisted_names import RANGE_MANIFEST
 
 BYTES_PER_ROW = 300  # a guess, for sharing work out

@@ -8,8 +8,8 @@ from compaction_platform.archive.lookout import due_ranges, look
 from compaction_platform.archive.partitions import partitions_of
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.run_requests import Due, run_requests
+from compaction_platform.lake.dagster.resources import LakeResource
+from compaction_platform.lake.dagster.run_requests import Due, run_requests
 
 
 def final_ranges_sensor(archive: Archive, job: object) -> dg.SensorDefinition:

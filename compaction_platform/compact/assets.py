@@ -11,8 +11,8 @@ from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.partitions import partitions_of
 from compaction_platform.compact.report import Report, Survey, total_of
 from compaction_platform.compact.show import plan_as_json
-from compaction_platform.lake.metrics import send_metrics
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.metrics import send_metrics
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.lake.storage.sizes import MB, histogram
 from compaction_platform.persisted_names import SUBJECT_TAG
 

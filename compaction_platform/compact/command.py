@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from compaction_platform.errors import CompactionError
+from compaction_platform.lake.dagster.terminal import console, shown, stoppable
 from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
-from compaction_platform.lake.terminal import console, shown, stoppable
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
     from compaction_platform.compact.glue.run import GlueRun
     from compaction_platform.compact.glue.show import plan_as_json, plan_as_table
     from compaction_platform.compact.glue.survey import Selection
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
     from compaction_platform.settings import load_settings
 
     surveys = GlueRun(table, load_settings(), Spread).plan(Selection(predicate=where))
@@ -129,8 +129,8 @@ def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
     from compaction_platform.compact.glue.run import GlueRun
     from compaction_platform.compact.glue.show import report_as_json, report_as_table
     from compaction_platform.compact.glue.survey import Selection
-    from compaction_platform.lake.spark import spark_session, task_slots
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.session import spark_session, task_slots
     from compaction_platform.settings import load_settings
 
     settings = load_settings()
@@ -195,8 +195,8 @@ def _compact_run(
 ) -> "CompactRun":
     from compaction_platform.compact.plan import Policy
     from compaction_platform.compact.run import CompactRun, Directory
-    from compaction_platform.lake.spark import spark_session, task_slots
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.session import spark_session, task_slots
     from compaction_platform.settings import load_settings
 
     settings = load_settings()

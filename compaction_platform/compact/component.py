@@ -14,7 +14,14 @@ from compaction_platform.compact.run import Directory
 from compaction_platform.compact.schedules import compact_schedule
 from compaction_platform.compact.schema_groups import Unify
 from compaction_platform.compact.sensors import late_files_sensor
-from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, SecondReader, as_timedelta
+from compaction_platform.lake.dagster.component_base import (
+    Cron,
+    Declaration,
+    Duration,
+    Name,
+    SecondReader,
+    as_timedelta,
+)
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage.sizes import MB
 

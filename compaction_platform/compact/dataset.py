@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from compaction_platform.compact.layout import Layout
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 
 

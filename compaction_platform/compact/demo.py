@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.demo import DemoContext, DemoFailed, DemoStep
-from compaction_platform.lake.run_requests import RANGE_END_TAG, RANGE_START_TAG
+from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
+from compaction_platform.lake.dagster.run_requests import RANGE_END_TAG, RANGE_START_TAG
 from compaction_platform.lake.storage.sizes import MB
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _put(context: DemoContext, directory: str, hour: int, file: int) -> None:
 def _run(context: DemoContext) -> dict[str, int]:
     import dagster as dg
 
-    from compaction_platform.lake.resources import LakeResource, SparkResource
+    from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 
     platform = dg.Definitions(
         resources={"lake": LakeResource(), "spark": SparkResource()}, executor=dg.in_process_executor

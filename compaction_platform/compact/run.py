@@ -28,7 +28,7 @@ from compaction_platform.compact.written import Verify
 from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
 from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.storage.sizes import MB, Sizes
 from compaction_platform.persisted_names import COMPACTION_DIRECTORY, TRASH_DIRECTORY

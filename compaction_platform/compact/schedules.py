@@ -7,9 +7,9 @@ import dagster as dg
 from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.layout import Layout, Unit
 from compaction_platform.compact.lookout import Found, look
-from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.run_requests import WHOLE, Due, run_requests
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.dagster.resources import LakeResource
+from compaction_platform.lake.dagster.run_requests import WHOLE, Due, run_requests
+from compaction_platform.lake.spark.parallel_map import Spread
 
 LATEST: dict[Unit, int] = {"hour": 48, "day": 3}
 

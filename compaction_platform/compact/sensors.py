@@ -10,9 +10,9 @@ from compaction_platform.compact.dataset import Dataset
 from compaction_platform.compact.layout import Layout
 from compaction_platform.compact.lookout import Found, look
 from compaction_platform.compact.schedules import due_partitions, latest
-from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.run_requests import run_requests
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.dagster.resources import LakeResource
+from compaction_platform.lake.dagster.run_requests import run_requests
+from compaction_platform.lake.spark.parallel_map import Spread
 
 PARTITIONS_PER_LOOK = 2000
 MOST_SETTLED = 5000  # partitions that the cursor remembers, the latest ones

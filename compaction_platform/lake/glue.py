@@ -4,8 +4,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable, NeedUnmet
 from compaction_platform.lake.iceberg.types import arrow_schema, spark_type
-from compaction_platform.lake.needs import Column, IcebergTable, NeedUnmet
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.settings import Settings
 

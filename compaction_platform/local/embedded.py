@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from compaction_platform.lake.spark import session_config
+from compaction_platform.lake.spark.session import session_config
 from compaction_platform.local.postgres import HOT_DATABASE, SUPERUSER, create_hot_database, postgres
 from compaction_platform.local.processes import RunningServer, Server, end_leftovers, start
 from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET, seaweedfs

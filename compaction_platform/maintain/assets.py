@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.lake.metrics import send_metrics
-from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.dagster.metrics import send_metrics
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.sizes import Sizes, histogram
 from compaction_platform.maintain.checks import check_specs, results_after_a_run, results_alone
 from compaction_platform.maintain.compaction import Committed

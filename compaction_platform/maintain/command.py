@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.terminal import console, say, stoppable
+from compaction_platform.lake.dagster.terminal import console, say, stoppable
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def maintain(  # noqa: PLR0913 (an option for each part of a request)
     snapshot_retention_hours: Annotated[int | None, typer.Option(help="Keep snapshots for so long.")] = None,
 ) -> None:
     """Compact a declared table, expire its snapshots, clear its orphans."""
-    from compaction_platform.lake.spark import spark_session, task_slots
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.session import spark_session, task_slots
     from compaction_platform.maintain.run import MaintainRun, Request
     from compaction_platform.maintain.show import prospect_as_table, report_as_table
     from compaction_platform.settings import load_settings

@@ -18,7 +18,7 @@ from compaction_platform.lake.iceberg.replace_files import Added, Change, Commit
 from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
 from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.spread import Outcome, Spread
+from compaction_platform.lake.spark.parallel_map import Outcome, Spread
 from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, dangling
 from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of
 from compaction_platform.maintain.look import Look

@@ -8,12 +8,12 @@ from typing import Annotated
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from compaction_platform.lake.declaration import Declaration, DeclarationInvalid, as_timedelta
-from compaction_platform.lake.maintenance import Maintained, TableCare
-from compaction_platform.lake.needs import Need
+from compaction_platform.lake.dagster.component_base import Declaration, DeclarationInvalid, as_timedelta
+from compaction_platform.lake.dagster.maintenance_config import Maintained, TableCare
+from compaction_platform.lake.dagster.provisioning import Need
+from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
 from compaction_platform.lake.storage.sizes import MB
-from compaction_platform.lake.window import Window
 from compaction_platform.maintain.assets import maintain_job, maintained_asset, undo_job
 from compaction_platform.maintain.plan import Policy
 from compaction_platform.maintain.properties import WriteProperties, WriteRules

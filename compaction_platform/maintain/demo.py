@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
-from compaction_platform.lake.demo import DemoContext, DemoFailed, DemoStep
-from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.spark.session import qualified_name
 
 if TYPE_CHECKING:
     from compaction_platform.maintain.run import MaintainRun

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeVar
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.errors import CompactionError
+from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.parquet.second_reader import Extent
-from compaction_platform.lake.spread import SMALL_WORK_BYTES, Spread
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.storage.abandoned_uploads import give_up_uploads
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
-from compaction_platform.lake.window import Window
 from compaction_platform.maintain import expiry
 from compaction_platform.maintain.compaction import Committed, Compacted, Compaction
 from compaction_platform.maintain.dangling import remove_dangling

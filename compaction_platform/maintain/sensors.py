@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from compaction_platform.lake.dagster.resources import LakeResource
+from compaction_platform.lake.dagster.run_requests import WHOLE, Due, run_requests
 from compaction_platform.lake.iceberg.history import published
-from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.run_requests import WHOLE, Due, run_requests
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain.assets import health_figures, maintenance_key, run_of
 from compaction_platform.maintain.checks import RECOMMENDED, recommendation

@@ -7,8 +7,8 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.lake.needs import Column
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.provisioning import Column
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.merge.audit import AuditFailed
 from compaction_platform.merge.checks import (
     EventTime,

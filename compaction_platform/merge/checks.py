@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.iceberg.types import arrow_type
-from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge import sql
 from compaction_platform.merge.audit import AuditFailed

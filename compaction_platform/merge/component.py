@@ -8,11 +8,18 @@ import pyarrow
 from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.declaration import Cron, Declaration, Duration, Name, SecondReader, as_timedelta
+from compaction_platform.lake.dagster.component_base import (
+    Cron,
+    Declaration,
+    Duration,
+    Name,
+    SecondReader,
+    as_timedelta,
+)
+from compaction_platform.lake.dagster.maintenance_config import TableCare
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable, Namespace, Need
 from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.iceberg.types import arrow_schema
-from compaction_platform.lake.maintenance import TableCare
-from compaction_platform.lake.needs import Column, IcebergTable, Namespace, Need
 from compaction_platform.merge.assets import cleaned_asset, merge_assets, merge_job
 from compaction_platform.merge.checks import EventTime
 from compaction_platform.merge.plan import hour_of, start_of

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.demo import DemoContext, DemoFailed, DemoStep
-from compaction_platform.lake.setup import meet_needs
+from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
+from compaction_platform.lake.dagster.setup import meet_needs
 
 if TYPE_CHECKING:
     from compaction_platform.merge.component import MergedTable
@@ -111,7 +111,7 @@ def _let_the_sensor_work(context: DemoContext) -> dict[str, int]:
     """One tick of the sensor, and every run it asks for."""
     import dagster as dg
 
-    from compaction_platform.lake.resources import LakeResource, SparkResource
+    from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 
     component = _declared(context)
     platform = dg.Definitions(

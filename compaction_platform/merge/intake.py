@@ -17,7 +17,7 @@ from pyiceberg.exceptions import CommitFailedException
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.data_file_writer import DataFiles
 from compaction_platform.lake.iceberg.types import arrow_schema, holds, spark_columns
-from compaction_platform.lake.spread import share_out
+from compaction_platform.lake.spark.parallel_map import share_out
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.merge.landing import Landed, Landing, together
 from compaction_platform.merge.plan import Batch, StagedFile
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
     from compaction_platform.settings import Settings
 
 SMALL_BATCH_BYTES = 32 << 20

@@ -23,7 +23,7 @@ from compaction_platform.lake.iceberg.data_file_writer import NotWritable
 from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
 from compaction_platform.lake.iceberg.types import arrow_schema
-from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.storage.identifiers import quoted
 from compaction_platform.merge import sql
 from compaction_platform.merge.audit import (

@@ -14,7 +14,7 @@ from pyiceberg.table import Table
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.merge.intake import Intake, RowsFor, TakenIn
 from compaction_platform.merge.plan import Batch, StagedFile
 from compaction_platform.merge.publish import Merged, Merger, merged_batches

@@ -1,7 +1,7 @@
 import dagster as dg
 
-from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.run_requests import run_requests
+from compaction_platform.lake.dagster.resources import LakeResource
+from compaction_platform.lake.dagster.run_requests import run_requests
 from compaction_platform.merge.rules import MergeRules
 from compaction_platform.merge.sensors import Seen, due_hours, look
 

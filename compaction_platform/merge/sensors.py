@@ -8,8 +8,8 @@ from functools import partial
 
 import dagster as dg
 
-from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.run_requests import Due, run_requests
+from compaction_platform.lake.dagster.resources import LakeResource
+from compaction_platform.lake.dagster.run_requests import Due, run_requests
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.plan import Batch, HoursToRequest, batches, hours_to_request, ranges
 from compaction_platform.merge.records import Manifest, Receipt, manifests_of, receipts_of, short_uuid, staged_files

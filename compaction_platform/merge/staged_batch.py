@@ -13,7 +13,7 @@ import pyarrow
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.branches import append, create_branch, drop_branch
 from compaction_platform.lake.iceberg.data_file_writer import DataFiles
-from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.merge import sql
 from compaction_platform.merge.intake import REPORT_COLUMN, TakenIn

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.serve import models
 from compaction_platform.serve.limits import Allowance, Room, require_size, too_large
@@ -265,7 +265,7 @@ async def _content(request: Request, most: int) -> bytes:
 
 def service_of(settings: Settings, until_done: ExitStack, say: Callable[[str], None]) -> Service:
     """A service whose Spark session is opened when it is first needed, and then kept warm."""
-    from compaction_platform.lake.spark import spark_session, task_slots
+    from compaction_platform.lake.spark.session import spark_session, task_slots
 
     session = cache(lambda: until_done.enter_context(spark_session(settings)))
 

@@ -7,7 +7,7 @@ from functools import cached_property, singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.maintain import run as maintain
 from compaction_platform.maintain.filters import FilterInvalid
 from compaction_platform.maintain.plan import Policy

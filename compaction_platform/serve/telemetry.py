@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from compaction_platform.lake.metrics import metrics_are_wanted
+from compaction_platform.lake.dagster.metrics import metrics_are_wanted
 from compaction_platform.persisted_names import METRICS_SCOPE
 
 LOGGER = "compaction_platform.serve"

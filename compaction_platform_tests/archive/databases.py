@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.rebuild import RebuildRun
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform_tests.archive.scene import NAMES, Scene
 
 LEDGER = (

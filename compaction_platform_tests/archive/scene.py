@@ -19,7 +19,7 @@ from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import Archived, ArchiveRun
 from compaction_platform.archive.version import Version
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import Settings
 

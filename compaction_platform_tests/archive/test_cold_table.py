@@ -6,7 +6,7 @@ import pytest
 
 from compaction_platform.archive.cold_table import ColdTableUnfit
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene, comparable
 

@@ -15,7 +15,7 @@ from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
 from compaction_platform.cli import app
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration

@@ -12,7 +12,7 @@ import pytest
 from compaction_platform.archive.component import ColdRanges, DeclaredFinality, HotTable
 from compaction_platform.archive.purge import NotArchived
 from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import GENESIS_TIME, Scene, block_hash, everything_once
 

@@ -12,7 +12,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
 from compaction_platform.compact import engines, sensors
 from compaction_platform.compact.component import CompactedDirectory
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 from compaction_platform_tests.metrics_receiver import Receiver

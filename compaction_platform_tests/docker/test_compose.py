@@ -92,7 +92,7 @@ class PlainHost:
         conf = self.place / "spark-conf"
         conf.mkdir()
         defaults = subprocess.run(
-            [sys.executable, "-m", "compaction_platform.lake.spark"], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "compaction_platform.lake.spark.session"], capture_output=True, text=True, check=True
         ).stdout
         (conf / "spark-defaults.conf").write_text(defaults)
         home = self.place / "dagster"
@@ -213,7 +213,7 @@ def test_all_services_come_up_healthy_and_run_the_setup_job(host: PlainHost) -> 
     for secret in ("pg0secret", "s3secret0"):
         assert secret not in shown
 
-    from compaction_platform.lake.spark import spark_session, task_slots
+    from compaction_platform.lake.spark.session import spark_session, task_slots
 
     with spark_session(settings) as session:
         assert session.sql("SHOW NAMESPACES IN lake").count() >= 3

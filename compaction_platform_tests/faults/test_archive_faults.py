@@ -64,7 +64,7 @@ from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 
 blocks = BlockRange(10, 20)
 

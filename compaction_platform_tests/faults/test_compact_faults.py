@@ -62,7 +62,7 @@ from compaction_platform.compact.rewrite import Rewrite
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.settings import Settings
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 
 uri, point = sys.argv[1:]
 

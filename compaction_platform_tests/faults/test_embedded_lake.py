@@ -99,8 +99,8 @@ def test_a_taken_port_is_said_and_new_ports_help(state: Path) -> None:
 
 
 def test_data_outlives_a_restart(state: Path) -> None:
+    from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
     from compaction_platform.lake.iceberg.catalog import open_catalog
-    from compaction_platform.lake.needs import Column, IcebergTable
     from compaction_platform.lake.storage.object_store import Objects
     from compaction_platform.local.embedded import EmbeddedLake
 

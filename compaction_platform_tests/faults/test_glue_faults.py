@@ -69,7 +69,7 @@ from compaction_platform.compact.originals import Removal
 from compaction_platform.compact import originals
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import load_settings
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from datetime import timedelta
 
 database, point = sys.argv[1:]

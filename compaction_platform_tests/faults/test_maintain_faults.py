@@ -42,7 +42,7 @@ SCRIPT = """
 import os, pickle, signal, sys
 from compaction_platform.lake import replace
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.maintain import compaction, run
 from compaction_platform.maintain.orphans import Orphans
 from compaction_platform.maintain.rewrite import Rewrite

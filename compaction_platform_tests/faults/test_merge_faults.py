@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.lake.spark import spark_session
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import spark_session
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.merge import run as run_module
 from compaction_platform.merge.audit import AuditFailed
@@ -65,8 +65,8 @@ def before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[int], None
 SCRIPT = """
 import os, pickle, signal, sys
 from compaction_platform.settings import load_settings
-from compaction_platform.lake.spark import open_session
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.session import open_session
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.merge.publish import Merger
 from compaction_platform.merge.run import MergeRun
 

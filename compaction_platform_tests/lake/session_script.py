@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import psutil
 
-from compaction_platform.lake.resources import SparkResource
-from compaction_platform.lake.spark import qualified_name
+from compaction_platform.lake.dagster.resources import SparkResource
+from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.settings import load_settings
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from compaction_platform.lake.dagster.provisioning import Column
 from compaction_platform.lake.glue import GlueParquetTable
-from compaction_platform.lake.needs import Column
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.settings import Settings, settings_from
 

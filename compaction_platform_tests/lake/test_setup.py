@@ -5,8 +5,7 @@ import dagster as dg
 import psycopg
 import pytest
 
-from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.needs import (
+from compaction_platform.lake.dagster.provisioning import (
     Column,
     DatabaseSchema,
     IcebergTable,
@@ -15,7 +14,8 @@ from compaction_platform.lake.needs import (
     Need,
     NeedUnmet,
 )
-from compaction_platform.lake.setup import meet_needs
+from compaction_platform.lake.dagster.setup import meet_needs
+from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.storage.identifiers import NameInvalid
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import Settings, SettingsInvalid

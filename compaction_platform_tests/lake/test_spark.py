@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from compaction_platform.lake.spark import (
+from compaction_platform.lake.spark.session import (
     SparkUnreachable,
     catalog_config,
     open_session,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.lake.spread import WORTH_A_TASK_BYTES, Spread, share_out
+from compaction_platform.lake.spark.parallel_map import WORTH_A_TASK_BYTES, Spread, share_out
 
 HEAVY = WORTH_A_TASK_BYTES
 

@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual, IsNull, Or
 
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.iceberg.branches import (
     BRANCH_LIFE_MS,
     BranchUnrelated,
@@ -27,7 +28,6 @@ from compaction_platform.lake.iceberg.data_file_writer import (
     repetitive_columns,
 )
 from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
-from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration

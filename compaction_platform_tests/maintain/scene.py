@@ -20,7 +20,7 @@ from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_
 from compaction_platform.lake.iceberg.data_file_writer import DataFiles
 from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.maintain.look import Look
 from compaction_platform.maintain.plan import Policy
 from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Report, Request

@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from compaction_platform import cli
 from compaction_platform.cli import app
 from compaction_platform.errors import CompactionError
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.data_file_writer import DataFiles
 from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
-from compaction_platform.lake.needs import Column, IcebergTable
 from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration

@@ -101,7 +101,7 @@ def test_the_work_spreads_over_spark(scene: Scene, monkeypatch: pytest.MonkeyPat
     scene.small_files(4, "de")
     scene.small_files(4, "fr", first=500)
     monkeypatch.setattr("compaction_platform.maintain.run.SMALL_WORK_BYTES", 0)
-    monkeypatch.setattr("compaction_platform.lake.spread.SMALL_WORK_BYTES", 0)
+    monkeypatch.setattr("compaction_platform.lake.spark.parallel_map.SMALL_WORK_BYTES", 0)
     scene.maintain(on_spark=True)
     assert scene.files() == 2
     scene.assert_nothing_lost()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from compaction_platform.lake.declaration import DeclarationInvalid
+from compaction_platform.lake.dagster.component_base import DeclarationInvalid
 from compaction_platform.maintain.component import MaintainedTable, require_distinct
 from compaction_platform.settings import Profile
 

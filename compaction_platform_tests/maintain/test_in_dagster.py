@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.maintain.checks import check_specs
 from compaction_platform.maintain.component import MaintainedTable, care_definitions, switched_on
 from compaction_platform.maintain.run import Request

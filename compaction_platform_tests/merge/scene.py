@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.component import TABLE_PROPERTIES
 from compaction_platform.merge.plan import hour_of

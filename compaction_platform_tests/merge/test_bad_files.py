@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.needs import Column
+from compaction_platform.lake.dagster.provisioning import Column
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.plan import StagedFile
 from compaction_platform.merge.staged_files import Reading

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.setup import meet_needs
 from compaction_platform.lake.iceberg.branches import commit
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.resources import LakeResource, SparkResource
-from compaction_platform.lake.setup import meet_needs
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.cleanup import clean_up
 from compaction_platform.merge.component import MergedTable

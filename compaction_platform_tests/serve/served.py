@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.serve.app import create_app
 from compaction_platform.serve.server import listening
 from compaction_platform.serve.service import Service

@@ -17,7 +17,7 @@ import pyarrow.parquet
 
 from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings, load_settings
 
 MOST_MEMORY = 6 << 30  # of address space: a bound that a damaged length must not get past

@@ -12,8 +12,8 @@ from compaction_platform.compact.glue.report import PartitionResult, Report
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.survey import Selection
 from compaction_platform.compact.glue.table import KeptTable, Surveyed
-from compaction_platform.lake.metrics import send_metrics
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.metrics import send_metrics
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.lake.storage.sizes import histogram
 from compaction_platform.persisted_names import SUBJECT_TAG
 

@@ -12,7 +12,7 @@ from compaction_platform.compact.glue.predicate import PredicateInvalid, checked
 from compaction_platform.compact.glue.sensors import compact_schedule, partitions_sensor
 from compaction_platform.compact.glue.table import KeptTable, Publish
 from compaction_platform.compact.plan import Policy
-from compaction_platform.lake.declaration import Cron, Declaration, Duration, as_timedelta
+from compaction_platform.lake.dagster.component_base import Cron, Declaration, Duration, as_timedelta
 from compaction_platform.lake.storage.sizes import MB
 
 

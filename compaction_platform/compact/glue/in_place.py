@@ -13,7 +13,7 @@ from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.compact.joining import in_one_line
 from compaction_platform.compact.rewrite import Rewritten
 from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 
 

@@ -26,8 +26,8 @@ from pydantic import ValidationError
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.survey import Selection
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark import spark_session, task_slots
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.settings import Settings, load_settings
 

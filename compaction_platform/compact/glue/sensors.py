@@ -8,9 +8,9 @@ from compaction_platform.compact.glue.assets import OP_PREFIX, partitions_of
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.survey import EVERYTHING
 from compaction_platform.compact.glue.table import KeptTable
-from compaction_platform.lake.resources import LakeResource
-from compaction_platform.lake.run_requests import UNFINISHED
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.dagster.resources import LakeResource
+from compaction_platform.lake.dagster.run_requests import UNFINISHED
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.persisted_names import SUBJECT_TAG
 
 AT_ONCE = 10_000  # partitions that one tick adds

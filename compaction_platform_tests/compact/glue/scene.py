@@ -16,7 +16,7 @@ from compaction_platform.compact.glue.report import Report
 from compaction_platform.compact.glue.run import EVERYTHING, GlueRun
 from compaction_platform.compact.glue.survey import Selection
 from compaction_platform.compact.glue.table import KeptTable, Surveyed
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from compaction_platform.cli import app
 from compaction_platform.compact.glue.assets import partitions_told
 from compaction_platform.compact.glue.component import CompactedGlueTable
-from compaction_platform.lake.resources import LakeResource, SparkResource
+from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, Scene, clicks
 
@@ -362,10 +362,10 @@ def test_the_command_plans_and_compacts_a_table(
 
 
 def test_partitions_are_rewritten_in_spark_tasks(scene: Scene, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction_platform.lake.spread import Spread
+    from compaction_platform.lake.spark.parallel_map import Spread
 
     monkeypatch.setattr("compaction_platform.compact.glue.run.SMALL_WORK_BYTES", -1)
-    monkeypatch.setattr("compaction_platform.lake.spread.SMALL_WORK_BYTES", -1)
+    monkeypatch.setattr("compaction_platform.lake.spark.parallel_map.SMALL_WORK_BYTES", -1)
     for month in range(1, 5):
         scene.fill(scene.partition("2023", f"0{month}"), first=month * 1000)
     used: list[Spread] = []

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import dagster as dg
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.needs import Need, Needing, NeedUnmet
-from compaction_platform.lake.resources import LakeResource
+from compaction_platform.lake.dagster.provisioning import Need, Needing, NeedUnmet
+from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.settings import Settings
 
 OUTCOMES = {True: "created", False: "was there", None: "not needed here"}

@@ -35,7 +35,7 @@ def session_config() -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # Python workers are forked from a process that has pyarrow loaded: half the cost of a task.
-        "spark.python.daemon.module": "compaction_platform.lake.python_daemon",
+        "spark.python.daemon.module": "compaction_platform.lake.spark.python_daemon",
         "spark.sql.shuffle.partitions": "8",
         "spark.driver.memory": "2g",
     }
@@ -208,5 +208,5 @@ def qualified_name(settings: Settings, namespace: str, table: str) -> str:
 
 
 if __name__ == "__main__":
-    # For spark-defaults.conf: `python -m compaction_platform.lake.spark > $SPARK_CONF_DIR/spark-defaults.conf`
+    # For spark-defaults.conf: `python -m compaction_platform.lake.spark.session > $SPARK_CONF_DIR/spark-defaults.conf`
     sys.stdout.writelines(f"{name} {value}\n" for name, value in session_config().items())

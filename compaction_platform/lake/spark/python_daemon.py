@@ -15,16 +15,16 @@ import pyarrow.parquet
 import xxhash
 from pyspark.daemon import manager
 
-from compaction_platform.lake import spread
 from compaction_platform.lake.iceberg import data_file_reader, data_file_writer
 from compaction_platform.lake.parquet import fetch_footer
 from compaction_platform.lake.parquet.stitch import verify
+from compaction_platform.lake.spark import parallel_map
 from compaction_platform.lake.storage import object_store
 from compaction_platform.lake.verification import fingerprint
 
 GARBAGE_AT_LEAST = 50_000  # values made and not freed, before the collector looks for some
 PRELOADED = (numpy, obstore, pyarrow, pyarrow.compute, pyarrow.parquet, xxhash)
-PRELOADED_OF_OURS = (data_file_reader, data_file_writer, fingerprint, fetch_footer, object_store, spread, verify)
+PRELOADED_OF_OURS = (data_file_reader, data_file_writer, fingerprint, fetch_footer, object_store, parallel_map, verify)
 
 if __name__ == "__main__":
     # What is loaded stays, and tasks make many small values that go with the task. Otherwise the collector of each

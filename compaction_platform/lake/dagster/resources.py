@@ -8,8 +8,8 @@ from typing import Any
 import dagster as dg
 from pydantic import PrivateAttr
 
-from compaction_platform.lake.spark import open_session, stop_session, task_slots
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import open_session, stop_session, task_slots
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import Settings, load_settings
 

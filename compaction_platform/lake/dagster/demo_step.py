@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.needs import Column, IcebergTable
-from compaction_platform.lake.spark import qualified_name, task_slots
-from compaction_platform.lake.spread import Spread
+from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.session import qualified_name, task_slots
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.verification.fingerprint import Fingerprint, any_order, combined
 from compaction_platform.settings import Settings

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import dagster as dg
 
-from compaction_platform.lake.needs import DatabaseSchema, LakeBucket, Namespace, Need
+from compaction_platform.lake.dagster.provisioning import DatabaseSchema, LakeBucket, Namespace, Need
 
 
 @dataclass

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.lake.declaration import Cron, Duration, Name, SecondReader
+from compaction_platform.lake.dagster.component_base import Cron, Duration, Name, SecondReader
+from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.storage.sizes import LARGEST_MB
-from compaction_platform.lake.window import Window
 
 Megabytes = Annotated[int, Field(ge=1, le=LARGEST_MB)]
 
