@@ -52,9 +52,9 @@ def apt_install(*packages):
 
 
 def require_java():
-    # The same rule as compaction_platform/local/java.py, which is not installed yet at this point.
+    # The same rule as compaction_platform/embedded_lake/java.py, which is not installed yet at this point.
     sys.path.insert(0, ROOT)
-    from compaction_platform.local.java import JavaMissing, find_java
+    from compaction_platform.embedded_lake.java import JavaMissing, find_java
 
     try:
         find_java()
@@ -110,7 +110,7 @@ def main():
     require_java()
     make_environment()
     install_packages()
-    run("Spark jars", PYTHON, "-m", "compaction_platform.local.jars")
+    run("Spark jars", PYTHON, "-m", "compaction_platform.embedded_lake.jars")
     with open(STAMP, "w"):
         pass
     print("set-up: ready", flush=True)

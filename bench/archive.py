@@ -25,9 +25,9 @@ from compaction_platform.archive.ledger import Ledger
 from compaction_platform.archive.purge import PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.settings import Settings
 
 BLOCKS = 10_000

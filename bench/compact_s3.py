@@ -22,11 +22,11 @@ from compact import events
 from compaction_platform.compact import inputs
 from compaction_platform.compact.outputs import listed
 from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.lake.storage import prefetch
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.settings import Settings
 
 DIRECTORIES = 5

@@ -24,10 +24,10 @@ from compaction_platform.compact.glue.plan import Rules
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.survey import Selection
 from compaction_platform.compact.glue.table import KeptTable
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.local.embedded import EmbeddedLake
 
 PARTITIONS = 50_000
 FULL = 20  # partitions with files

@@ -28,6 +28,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
@@ -36,7 +37,6 @@ from compaction_platform.lake.iceberg.replace_files import Added, Change, commit
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.maintain.look import Look
 from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Request
 from compaction_platform.settings import Settings

@@ -24,10 +24,10 @@ import pyarrow
 import pyarrow.parquet
 from _report import show
 
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.merge.component import TABLE_PROPERTIES
 from compaction_platform.merge.plan import hour_of
 from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField

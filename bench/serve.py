@@ -21,8 +21,8 @@ from typing import Any
 import httpx
 from _report import show
 
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.serve.tenants import add_token, catalog_namespace
 from compaction_platform.settings import Settings
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from _report import best_seconds, show
 
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.dagster.demo_step import DemoContext, verified_rows, write_small_files
 from compaction_platform.lake.spark.parallel_map import WORTH_A_TASK_BYTES, Spread
 from compaction_platform.lake.spark.session import spark_session
-from compaction_platform.local.embedded import EmbeddedLake
 
 
 def nothing(item: int) -> int:

@@ -40,13 +40,13 @@ from _report import show
 from compaction_platform.compact.inputs import fetch
 from compaction_platform.compact.listed import Listed
 from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
 from compaction_platform.lake.parquet.stitch.verify import proved
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.python_daemon import GARBAGE_AT_LEAST
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.settings import Settings
 
 FILES = int(os.environ.get("BENCH_FILES", "2000"))

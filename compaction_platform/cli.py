@@ -20,8 +20,8 @@ from compaction_platform.serve import command as serve
 from compaction_platform.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
 
 if TYPE_CHECKING:
-    from compaction_platform.local.embedded import EmbeddedLake
-    from compaction_platform.local.state import StateDirectory
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
+    from compaction_platform.embedded_lake.state_dir import StateDirectory
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -53,7 +53,7 @@ def up(
     spark: Annotated[bool, typer.Option(help="Also start Spark.")] = True,
 ) -> None:
     """Start the embedded lake (S3, Iceberg catalog, PostgreSQL, Spark) and keep it until Ctrl-C."""
-    from compaction_platform.local.embedded import EmbeddedLake
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
 
     with stoppable(), EmbeddedLake(state_directory(), spark=spark, new_ports=new_ports, say=console.print) as lake:
         console.print(_addresses(lake.state))
@@ -64,8 +64,8 @@ def up(
 @app.command()
 def dev(new_ports: NewPorts = False) -> None:
     """Start the embedded lake and Dagster (webserver and daemon) and keep them until Ctrl-C."""
-    from compaction_platform.local.dagster_dev import daemon, dagster_home, load_error, webserver
-    from compaction_platform.local.embedded import EmbeddedLake
+    from compaction_platform.embedded_lake.dagster_dev import daemon, dagster_home, load_error, webserver
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
 
     project = project_directory()
     with stoppable(), EmbeddedLake(state_directory(), new_ports=new_ports, say=console.print) as lake:
@@ -87,8 +87,8 @@ def down(
     everything: Annotated[bool, typer.Option("--all", help="Also what a demo left behind.")] = False,
 ) -> None:
     """Stop the embedded lake of this checkout, also what a killed process left behind."""
-    from compaction_platform.local.processes import end_leftovers
-    from compaction_platform.local.state import StateDirectory
+    from compaction_platform.embedded_lake.processes import end_leftovers
+    from compaction_platform.embedded_lake.state_dir import StateDirectory
 
     places = [state_directory(), *([demo_directory()] if everything else [])]
     for place in (place for place in places if place.exists()):
@@ -127,8 +127,8 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="The health alon
 
 def _shows_servers(*, quietly: bool) -> bool:
     """Whether the embedded lake runs; what runs of it is printed."""
-    from compaction_platform.local.processes import ProcessRecord
-    from compaction_platform.local.state import StateDirectory
+    from compaction_platform.embedded_lake.processes import ProcessRecord
+    from compaction_platform.embedded_lake.state_dir import StateDirectory
 
     if not state_directory().exists():
         return False
@@ -179,7 +179,7 @@ def demo_directory() -> Path:
 
 def _addresses(state: "StateDirectory") -> Table:
     """Where the servers that are recorded as running can be reached."""
-    from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET
+    from compaction_platform.embedded_lake.seaweedfs import BUCKET, TABLE_BUCKET
 
     ports = state.ports()
     where = {

@@ -15,12 +15,12 @@ from rich.table import Table
 
 from compaction_platform.archive import demo as archive
 from compaction_platform.compact import demo as compact
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
+from compaction_platform.embedded_lake.processes import end_leftovers
+from compaction_platform.embedded_lake.state_dir import StateDirectory
 from compaction_platform.lake.dagster import demo_step as ground_floor
 from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
 from compaction_platform.lake.spark.session import spark_session
-from compaction_platform.local.embedded import EmbeddedLake
-from compaction_platform.local.processes import end_leftovers
-from compaction_platform.local.state import StateDirectory
 from compaction_platform.maintain import demo as maintain
 from compaction_platform.merge import demo as merge
 

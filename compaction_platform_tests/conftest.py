@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from hypothesis import settings as hypothesis_settings
 
-from compaction_platform.local.embedded import EmbeddedLake
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.settings import PREFIX, Settings
 from compaction_platform_tests.metrics_receiver import Receiver, receiving
 from compaction_platform_tests.one_spark import LakeBesideSpark, SharedSpark, one_spark

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
+from compaction_platform.embedded_lake.processes import ProcessRecord, RunningServer, start
+from compaction_platform.embedded_lake.spark_connect import spark_connect, variables_of
+from compaction_platform.embedded_lake.state_dir import StateDirectory
 from compaction_platform.lake.spark.session import session_config
-from compaction_platform.local.embedded import EmbeddedLake
-from compaction_platform.local.processes import ProcessRecord, RunningServer, start
-from compaction_platform.local.spark_connect import spark_connect, variables_of
-from compaction_platform.local.state import StateDirectory
 from compaction_platform.settings import PREFIX
 
 

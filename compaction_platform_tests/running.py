@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from compaction_platform.local.processes import ProcessRecord
+from compaction_platform.embedded_lake.processes import ProcessRecord
 
 COMPACTION = [sys.executable, "-c", "from compaction_platform.cli import main; main()"]
 

@@ -13,8 +13,8 @@ import pytest
 
 from compaction_platform.compact import reconcile
 from compaction_platform.compact.own_lists import KeptByAList
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import TINY, Yard, local_yard, rows
 

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 import yaml
 
+from compaction_platform.embedded_lake.jars import jars_directory
+from compaction_platform.embedded_lake.postgres import postgres, postgres_binaries
+from compaction_platform.embedded_lake.processes import start
+from compaction_platform.embedded_lake.state_dir import StateDirectory, free_ports
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.local.jars import jars_directory
-from compaction_platform.local.postgres import postgres, postgres_binaries
-from compaction_platform.local.processes import start
-from compaction_platform.local.state import StateDirectory, free_ports
 from compaction_platform.settings import settings_from
 from compaction_platform_tests.running import run_job
 

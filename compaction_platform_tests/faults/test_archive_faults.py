@@ -26,10 +26,10 @@ from compaction_platform.archive.publish import Publication, StagedFilesMissing
 from compaction_platform.archive.purge import HotRowsDiffer, PurgeRun
 from compaction_platform.archive.ranges import BlockRange
 from compaction_platform.archive.run import ArchiveRun, CopyFailed
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
+from compaction_platform.embedded_lake.postgres import postgres
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.local.embedded import EmbeddedLake
-from compaction_platform.local.postgres import postgres
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.databases import another_database
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction_platform.local.state import StateDirectory
+from compaction_platform.embedded_lake.state_dir import StateDirectory
 from compaction_platform_tests.running import Command, assert_all_gone, compaction
 
 pytestmark = pytest.mark.integration
@@ -99,10 +99,10 @@ def test_a_taken_port_is_said_and_new_ports_help(state: Path) -> None:
 
 
 def test_data_outlives_a_restart(state: Path) -> None:
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
     from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
     from compaction_platform.lake.iceberg.catalog import open_catalog
     from compaction_platform.lake.storage.object_store import Objects
-    from compaction_platform.local.embedded import EmbeddedLake
 
     table = IcebergTable("kept", "numbers", (Column("a", "long"),))
     with EmbeddedLake(state, spark=False) as lake:
@@ -114,8 +114,8 @@ def test_data_outlives_a_restart(state: Path) -> None:
 
 
 def test_two_lakes_run_side_by_side(tmp_path: Path) -> None:
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
     from compaction_platform.lake.storage.object_store import Objects
-    from compaction_platform.local.embedded import EmbeddedLake
 
     with EmbeddedLake(tmp_path / "one", spark=False) as one, EmbeddedLake(tmp_path / "two", spark=False) as two:
         Objects.at("s3://lake", one.settings()).write("mine.txt", b"one")
@@ -123,7 +123,7 @@ def test_two_lakes_run_side_by_side(tmp_path: Path) -> None:
 
 
 def test_a_damaged_database_directory_is_explained_and_nothing_is_left_running(state: Path) -> None:
-    from compaction_platform.local.embedded import EmbeddedLake
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
 
     with EmbeddedLake(state, spark=False):
         pass
@@ -137,7 +137,7 @@ def test_a_damaged_database_directory_is_explained_and_nothing_is_left_running(s
 
 def test_an_interrupted_first_start_is_begun_again(state: Path) -> None:
     """initdb was killed half way: its directory is there, the finished one is not."""
-    from compaction_platform.local.embedded import EmbeddedLake
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
 
     StateDirectory(state).credentials()  # the first thing a first start makes
     half_made = state / "data" / "postgres.initialising" / "base"

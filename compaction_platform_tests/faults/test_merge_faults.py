@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform.merge import run as run_module
 from compaction_platform.merge.audit import AuditFailed
 from compaction_platform.merge.publish import ATTEMPTS, MergeConflict, Merger

@@ -16,6 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
+from compaction_platform.embedded_lake.jars import jars_directory
+from compaction_platform.embedded_lake.state_dir import free_ports
 from compaction_platform.lake.spark.session import (
     SparkUnreachable,
     catalog_config,
@@ -25,9 +28,6 @@ from compaction_platform.lake.spark.session import (
     task_slots,
 )
 from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
-from compaction_platform.local.embedded import EmbeddedLake
-from compaction_platform.local.jars import jars_directory
-from compaction_platform.local.state import free_ports
 from compaction_platform.settings import Settings
 from compaction_platform_tests.one_spark import SharedSpark
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from compaction_platform.local.dagster_dev import dagster_home, load_error, webserver
-from compaction_platform.local.processes import start
-from compaction_platform.local.state import StateDirectory, free_ports
+from compaction_platform.embedded_lake.dagster_dev import dagster_home, load_error, webserver
+from compaction_platform.embedded_lake.processes import start
+from compaction_platform.embedded_lake.state_dir import StateDirectory, free_ports
 
 pytestmark = pytest.mark.integration
 

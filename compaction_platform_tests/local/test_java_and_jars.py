@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from compaction_platform.local.jars import JarUnavailable, fetch_jars, jars_directory, missing_jars, pinned_jars
-from compaction_platform.local.java import JavaMissing, find_java
+from compaction_platform.embedded_lake.jars import JarUnavailable, fetch_jars, jars_directory, missing_jars, pinned_jars
+from compaction_platform.embedded_lake.java import JavaMissing, find_java
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compaction_platform.local.processes import (
+from compaction_platform.embedded_lake.processes import (
     ProcessRecord,
     Server,
     ServerFailed,
@@ -84,7 +84,7 @@ def test_a_server_that_never_gets_ready_is_given_up(places: tuple[Path, Path], p
 def test_a_server_that_ignores_the_request_is_forced(
     places: tuple[Path, Path], port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction_platform.local.processes.STOP_LIMIT_SECONDS", 0.2)
+    monkeypatch.setattr("compaction_platform.embedded_lake.processes.STOP_LIMIT_SECONDS", 0.2)
     running = start(server(port, "import signal; signal.signal(15, signal.SIG_IGN)\n" + LISTEN), *places)
     running.wait_until_ready(20)
     running.ask_to_stop()
@@ -139,7 +139,7 @@ subprocess.Popen([sys.executable, "-c", helper])
 def test_helpers_of_a_server_end_with_it(
     places: tuple[Path, Path], port: int, leader_dies: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("compaction_platform.local.processes.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("compaction_platform.embedded_lake.processes.PATIENCE_SECONDS", 0.2)
     running = start(server(port, STUBBORN_HELPER + LISTEN), *places)
     running.wait_until_ready(20)
     (helper,) = psutil.Process(running.popen.pid).children()
@@ -176,7 +176,7 @@ def test_a_stranger_in_a_session_of_the_same_number_is_left_alone(places: tuple[
 
 def test_a_launcher_whose_parent_is_dead_starts_nothing(places: tuple[Path, Path]) -> None:
     nobody = "1" if os.getppid() != 1 else "2"
-    launch = [sys.executable, "-m", "compaction_platform.local.launch"]
+    launch = [sys.executable, "-m", "compaction_platform.embedded_lake.exec_recorded"]
     answer = subprocess.run(
         [*launch, str(places[0] / "x.json"), "", "15", nobody, "echo", "started"], check=False, capture_output=True
     )
@@ -196,7 +196,7 @@ def test_servers_end_when_their_parent_is_killed(places: tuple[Path, Path], port
     parent_code = f"""
 import os, signal, sys
 from pathlib import Path
-from compaction_platform.local.processes import Server, start
+from compaction_platform.embedded_lake.processes import Server, start
 server = Server("example", [sys.executable, "-c", {LISTEN!r}, "{port}"], is_ready=lambda: True)
 start(server, Path({str(places[0])!r}), Path({str(places[1])!r}))
 signal.pause()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.local.state import (
+from compaction_platform.embedded_lake.state_dir import (
     Credentials,
     LakeAlreadyRunning,
     PortTaken,

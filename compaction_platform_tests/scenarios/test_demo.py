@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from compaction_platform.local.processes import ProcessRecord
+from compaction_platform.embedded_lake.processes import ProcessRecord
 from compaction_platform_tests.running import COMPACTION, environment
 
 pytestmark = pytest.mark.integration

@@ -77,7 +77,7 @@ def beside_a_lake(setup: Setup, wanted: bool) -> Iterator[Setup]:
     if not wanted:
         yield setup
         return
-    from compaction_platform.local.embedded import EmbeddedLake
+    from compaction_platform.embedded_lake.embedded import EmbeddedLake
 
     with EmbeddedLake(setup.work / "lake", spark=False, new_ports=True) as lake:
         environment = lake.isolated_environment({})

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from compaction_platform.cli import app
 from compaction_platform.compact.glue.assets import partitions_told
 from compaction_platform.compact.glue.component import CompactedGlueTable
+from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
-from compaction_platform.local.embedded import EmbeddedLake
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, Scene, clicks
 
 pytestmark = pytest.mark.integration

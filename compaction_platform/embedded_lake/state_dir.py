@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
 
+from compaction_platform.embedded_lake.processes import ProcessRecord
 from compaction_platform.errors import CompactionError
-from compaction_platform.local.processes import ProcessRecord
 
 # Below the range from which kernels take ports for outgoing connections.
 LOWEST_PORT, HIGHEST_PORT = 20000, 32000

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from compaction_platform.local.processes import Server
-from compaction_platform.local.state import StateDirectory
+from compaction_platform.embedded_lake.processes import Server
+from compaction_platform.embedded_lake.state_dir import StateDirectory
 
 DAEMON = "dagster-daemon"
 

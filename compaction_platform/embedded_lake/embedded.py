@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from urllib.parse import urlsplit
 
+from compaction_platform.embedded_lake.postgres import HOT_DATABASE, SUPERUSER, create_hot_database, postgres
+from compaction_platform.embedded_lake.processes import RunningServer, Server, end_leftovers, start
+from compaction_platform.embedded_lake.seaweedfs import BUCKET, TABLE_BUCKET, seaweedfs
+from compaction_platform.embedded_lake.spark_connect import spark_connect, variables_of
+from compaction_platform.embedded_lake.state_dir import StateDirectory, require_free, require_room, write_private
 from compaction_platform.lake.spark.session import session_config
-from compaction_platform.local.postgres import HOT_DATABASE, SUPERUSER, create_hot_database, postgres
-from compaction_platform.local.processes import RunningServer, Server, end_leftovers, start
-from compaction_platform.local.seaweedfs import BUCKET, TABLE_BUCKET, seaweedfs
-from compaction_platform.local.spark_connect import spark_connect, variables_of
-from compaction_platform.local.state import StateDirectory, require_free, require_room, write_private
 from compaction_platform.settings import (
     EMBEDDED_LAKE_FILE,
     ENV_FILE_VARIABLE,

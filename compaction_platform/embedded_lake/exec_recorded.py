@@ -1,6 +1,6 @@
 """Becomes a server process: records itself, then executes the server's command.
 
-Runs as `python -m compaction_platform.local.launch RECORD USER SIGNAL PARENT COMMAND...`, in the process that will
+Runs as `python -m compaction_platform.embedded_lake.exec_recorded RECORD USER SIGNAL PARENT COMMAND...`, in the process that will
 be the server, so that the record exists before the server does: a parent killed at any moment leaves
 nothing unrecorded. Where the kernel offers it (Linux), the server also gets SIGNAL when its parent dies.
 """
@@ -12,7 +12,7 @@ import signal
 import sys
 from pathlib import Path
 
-from compaction_platform.local.processes import ProcessRecord
+from compaction_platform.embedded_lake.processes import ProcessRecord
 
 PR_SET_PDEATHSIG = 1
 

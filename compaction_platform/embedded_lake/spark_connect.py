@@ -5,10 +5,10 @@ import socket
 import sys
 from pathlib import Path
 
-from compaction_platform.local.jars import jars_directory, missing_jars
-from compaction_platform.local.java import find_java
-from compaction_platform.local.processes import Server, ServerFailed
-from compaction_platform.local.state import Credentials, Ports
+from compaction_platform.embedded_lake.jars import jars_directory, missing_jars
+from compaction_platform.embedded_lake.java import find_java
+from compaction_platform.embedded_lake.processes import Server, ServerFailed
+from compaction_platform.embedded_lake.state_dir import Credentials, Ports
 
 
 def spark_connect(data: Path, ports: Ports, credentials: Credentials, config: dict[str, str]) -> Server:
@@ -16,7 +16,7 @@ def spark_connect(data: Path, ports: Ports, credentials: Credentials, config: di
     find_java()
     if missing := missing_jars(jars_directory()):
         names = ", ".join(jar.file_name for jar in missing)
-        raise ServerFailed(f"Spark jars are missing: {names}. Run `python -m compaction_platform.local.jars`.")
+        raise ServerFailed(f"Spark jars are missing: {names}. Run `python -m compaction_platform.embedded_lake.jars`.")
     home = jars_directory().parent
     scratch = data / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from compaction_platform.local.processes import Server, ServerFailed
-from compaction_platform.local.state import Credentials, Ports
+from compaction_platform.embedded_lake.processes import Server, ServerFailed
+from compaction_platform.embedded_lake.state_dir import Credentials, Ports
 
 BUCKET = "lake"
 TABLE_BUCKET = "tables"

@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from compaction_platform.local.processes import Server, ServerFailed
-from compaction_platform.local.state import Credentials, Ports
+from compaction_platform.embedded_lake.processes import Server, ServerFailed
+from compaction_platform.embedded_lake.state_dir import Credentials, Ports
 
 SUPERUSER = "compaction"
 HOT_DATABASE = "hot"

@@ -175,7 +175,7 @@ def start(server: Server, records: Path, logs: Path) -> RunningServer:
     record = records / f"{server.name}.json"
     log = logs / f"{server.name}.log"
     command = [
-        *(sys.executable, "-m", "compaction_platform.local.launch"),
+        *(sys.executable, "-m", "compaction_platform.embedded_lake.exec_recorded"),
         *(str(record), server.user, str(int(server.stop_signal)), str(os.getpid())),
         *server.command,
     ]

@@ -12,8 +12,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from compaction_platform.embedded_lake.java import find_java
 from compaction_platform.errors import CompactionError
-from compaction_platform.local.java import find_java
 
 PINNED = Path(__file__).with_name("jars.txt")
 
