@@ -37,8 +37,8 @@ from compaction_platform.lake.iceberg.replace_files import Added, Change, commit
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.maintain.look import Look
-from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Request
+from compaction_platform.maintain.job import MaintainRun, Maintenance, OrphanRules, Request
+from compaction_platform.maintain.table_state import Look
 from compaction_platform.settings import Settings
 
 FILES, PARTITIONS, ROWS = 1_000, 10, 9_600

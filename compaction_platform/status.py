@@ -15,13 +15,13 @@ from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.report import total_of
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.sizes import Sizes
-from compaction_platform.maintain.assets import run_of
 from compaction_platform.maintain.component import declared
+from compaction_platform.maintain.dagster.assets import run_of
 
 if TYPE_CHECKING:
     from compaction_platform.compact.dataset import Dataset
     from compaction_platform.compact.glue.table import KeptTable
-    from compaction_platform.maintain.run import Maintenance
+    from compaction_platform.maintain.job import Maintenance
     from compaction_platform.settings import Settings
 
 NEEDS_SOMETHING = 80

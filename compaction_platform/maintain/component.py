@@ -14,13 +14,13 @@ from compaction_platform.lake.dagster.provisioning import Need
 from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
 from compaction_platform.lake.storage.sizes import MB
-from compaction_platform.maintain.assets import maintain_job, maintained_asset, undo_job
-from compaction_platform.maintain.plan import Policy
-from compaction_platform.maintain.properties import WriteProperties, WriteRules
-from compaction_platform.maintain.run import Maintenance, OrphanRules
-from compaction_platform.maintain.schedules import maintain_schedule
-from compaction_platform.maintain.sensors import health_sensor
-from compaction_platform.maintain.snapshots import Retention
+from compaction_platform.maintain.dagster.assets import maintain_job, maintained_asset, undo_job
+from compaction_platform.maintain.dagster.schedules import maintain_schedule
+from compaction_platform.maintain.dagster.sensors import health_sensor
+from compaction_platform.maintain.job import Maintenance, OrphanRules
+from compaction_platform.maintain.operations.write_properties import WriteProperties, WriteRules
+from compaction_platform.maintain.plan.file_groups import Policy
+from compaction_platform.maintain.plan.snapshot_retention import Retention
 from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
 from compaction_platform.settings import Profile
 

@@ -7,7 +7,7 @@ from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.spark.session import qualified_name
 
 if TYPE_CHECKING:
-    from compaction_platform.maintain.run import MaintainRun
+    from compaction_platform.maintain.job import MaintainRun
 
 TABLE = IcebergTable(
     "demo",
@@ -86,7 +86,7 @@ def _orders(number: int) -> Any:
 
 
 def _run(context: DemoContext) -> "MaintainRun":
-    from compaction_platform.maintain.run import MaintainRun, Maintenance
+    from compaction_platform.maintain.job import MaintainRun, Maintenance
 
     return MaintainRun(Maintenance("demo.orders", "orders"), context.settings, context.spread, lambda: context.session)
 

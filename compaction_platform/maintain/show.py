@@ -3,8 +3,8 @@
 from rich.table import Table
 from rich.text import Text
 
-from compaction_platform.maintain.plan import Plan
-from compaction_platform.maintain.run import Prospect, Report
+from compaction_platform.maintain.job import Prospect, Report
+from compaction_platform.maintain.plan.file_groups import Plan
 
 SHOWN_GROUPS = 20
 

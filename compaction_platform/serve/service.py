@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.maintain import run as maintain
-from compaction_platform.maintain.filters import FilterInvalid
-from compaction_platform.maintain.plan import Policy
-from compaction_platform.maintain.run import MaintainRun, Maintenance
+from compaction_platform.maintain import job as maintain
+from compaction_platform.maintain.job import MaintainRun, Maintenance
+from compaction_platform.maintain.plan.file_groups import Policy
+from compaction_platform.maintain.plan.partition_filter import FilterInvalid
 from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
 from compaction_platform.serve import models
 from compaction_platform.serve.problems import InvalidFilter, InvalidRequest, LakeUnavailable, RequestTooLarge

@@ -19,7 +19,7 @@ from compaction_platform.lake.iceberg.data_file_writer import DataFiles, NotWrit
 from compaction_platform.lake.iceberg.replace_files import Added, Change, CommitUnknown, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.storage.object_store import StoreRefused
-from compaction_platform.maintain.look import Look
+from compaction_platform.maintain.table_state import Look
 from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve.problems import (
     InvalidRecords,

@@ -13,11 +13,11 @@ from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.maintain.audit import missing_files, rows_differ
-from compaction_platform.maintain.compaction import Compaction
-from compaction_platform.maintain.rewrite import OutputDiffers, Rewrite
-from compaction_platform.maintain.run import OrphanRules, Request
-from compaction_platform.maintain.undo import CannotUndo
+from compaction_platform.maintain.job import OrphanRules, Request
+from compaction_platform.maintain.operations.commit_groups import Compaction
+from compaction_platform.maintain.operations.rewrite_data_files import OutputDiffers, Rewrite
+from compaction_platform.maintain.operations.rollback import CannotUndo
+from compaction_platform.maintain.operations.verify_rows import missing_files, rows_differ
 from compaction_platform.settings import Settings
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
@@ -44,9 +44,9 @@ from compaction_platform.lake import replace
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.maintain import compaction, run
-from compaction_platform.maintain.orphans import Orphans
-from compaction_platform.maintain.rewrite import Rewrite
-from compaction_platform.maintain.run import MaintainRun
+from compaction_platform.maintain.operations.remove_orphan_files import Orphans
+from compaction_platform.maintain.operations.rewrite_data_files import Rewrite
+from compaction_platform.maintain.job import MaintainRun
 from datetime import datetime, timedelta, UTC
 
 def die(*arguments, **named):
@@ -393,7 +393,7 @@ def test_a_failure_after_the_compaction_does_not_hide_it(scene: Scene, monkeypat
     def broken(*arguments: Any) -> None:
         raise RuntimeError("Spark is gone")
 
-    monkeypatch.setattr("compaction_platform.maintain.expiry.expire", broken)
+    monkeypatch.setattr("compaction_platform.maintain.operations.expire_snapshots.expire", broken)
     report = scene.maintain(expire_snapshots=True, later=timedelta(hours=169))
     assert len(report.committed) == 2
     assert list(report.troubles) == ["snapshots: Spark is gone"]

@@ -21,9 +21,9 @@ from compaction_platform.lake.iceberg.data_file_writer import DataFiles
 from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.maintain.look import Look
-from compaction_platform.maintain.plan import Policy
-from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Report, Request
+from compaction_platform.maintain.job import MaintainRun, Maintenance, OrphanRules, Report, Request
+from compaction_platform.maintain.plan.file_groups import Policy
+from compaction_platform.maintain.table_state import Look
 from compaction_platform.settings import Settings
 
 Row = dict[str, Any]

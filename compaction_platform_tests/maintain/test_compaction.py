@@ -11,11 +11,11 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.maintain.filters import FilterInvalid
-from compaction_platform.maintain.look import TableMissing, TableUnfit
-from compaction_platform.maintain.plan import BEYOND_LIMIT
-from compaction_platform.maintain.properties import WriteRules
-from compaction_platform.maintain.run import Request, RequestInvalid
+from compaction_platform.maintain.job import Request, RequestInvalid
+from compaction_platform.maintain.operations.write_properties import WriteRules
+from compaction_platform.maintain.plan.file_groups import BEYOND_LIMIT
+from compaction_platform.maintain.plan.partition_filter import FilterInvalid
+from compaction_platform.maintain.table_state import TableMissing, TableUnfit
 from compaction_platform.settings import Settings
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
@@ -100,7 +100,7 @@ def test_a_dry_run_shows_the_plan_that_a_run_carries_out(scene: Scene) -> None:
 def test_the_work_spreads_over_spark(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     scene.small_files(4, "de")
     scene.small_files(4, "fr", first=500)
-    monkeypatch.setattr("compaction_platform.maintain.run.SMALL_WORK_BYTES", 0)
+    monkeypatch.setattr("compaction_platform.maintain.job.SMALL_WORK_BYTES", 0)
     monkeypatch.setattr("compaction_platform.lake.spark.parallel_map.SMALL_WORK_BYTES", 0)
     scene.maintain(on_spark=True)
     assert scene.files() == 2
@@ -359,7 +359,7 @@ def test_a_spec_of_dropped_fields_is_no_partitioning() -> None:
     from pyiceberg.partitioning import PartitionField, PartitionSpec
     from pyiceberg.transforms import IdentityTransform, VoidTransform
 
-    from compaction_platform.maintain.deletes import is_unpartitioned
+    from compaction_platform.maintain.plan.delete_index import is_unpartitioned
 
     void: Any = PartitionField(1, 1000, VoidTransform(), "gone")
     alive: Any = PartitionField(2, 1001, IdentityTransform(), "there")
@@ -368,7 +368,7 @@ def test_a_spec_of_dropped_fields_is_no_partitioning() -> None:
 
 
 def test_a_record_of_partitions_is_told_apart_by_value() -> None:
-    from compaction_platform.maintain.deletes import place_of
+    from compaction_platform.maintain.plan.delete_index import place_of
 
     class File:
         spec_id = 0

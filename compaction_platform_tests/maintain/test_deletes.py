@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyiceberg.typedef import Record
 
-from compaction_platform.maintain.dangling import dangling_deletes
+from compaction_platform.maintain.operations.remove_dangling_deletes import dangling_deletes
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration

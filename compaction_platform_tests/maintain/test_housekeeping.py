@@ -12,13 +12,13 @@ from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, bucket_of, key_of
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.maintain import expiry
-from compaction_platform.maintain.audit import missing_files, retention_gap, rows_differ
-from compaction_platform.maintain.orphans import Orphans
-from compaction_platform.maintain.properties import drift
-from compaction_platform.maintain.run import OrphanRules, Request
-from compaction_platform.maintain.snapshots import Retention
-from compaction_platform.maintain.undo import CannotUndo, NothingToUndo
+from compaction_platform.maintain.job import OrphanRules, Request
+from compaction_platform.maintain.operations import expire_snapshots
+from compaction_platform.maintain.operations.remove_orphan_files import Orphans
+from compaction_platform.maintain.operations.rollback import CannotUndo, NothingToUndo
+from compaction_platform.maintain.operations.verify_rows import missing_files, retention_gap, rows_differ
+from compaction_platform.maintain.operations.write_properties import drift
+from compaction_platform.maintain.plan.snapshot_retention import Retention
 from compaction_platform.persisted_names import QUARANTINE_DIRECTORY
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
 
@@ -80,7 +80,7 @@ def test_a_reader_that_began_before_the_compaction_finishes_after_the_expiry(
         moment = datetime.fromtimestamp(stamp_ms / 1000, UTC)
         return moment if stamp_ms > began else moment - timedelta(hours=1000)
 
-    monkeypatch.setattr(expiry, "_moment", aged)
+    monkeypatch.setattr(expire_snapshots, "_moment", aged)
     report = scene.maintain(expire_snapshots=True, retention=Retention(hours=24))
     assert report.committed and report.snapshots_expired == 3, "all but the one that is being read"
     reader = DataFileRows(scene.table.metadata, scene.settings)

@@ -9,9 +9,9 @@ import dagster as dg
 import pytest
 
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
-from compaction_platform.maintain.checks import check_specs
 from compaction_platform.maintain.component import MaintainedTable, care_definitions, switched_on
-from compaction_platform.maintain.run import Request
+from compaction_platform.maintain.dagster.checks import check_specs
+from compaction_platform.maintain.job import Request
 from compaction_platform_tests.maintain.scene import Scene, rows_of
 
 pytestmark = pytest.mark.integration
@@ -292,6 +292,6 @@ def test_a_merged_table_switches_it_on(project: Path) -> None:
 
 
 def test_a_run_config_is_a_request() -> None:
-    from compaction_platform.maintain.assets import MaintainConfig
+    from compaction_platform.maintain.dagster.assets import MaintainConfig
 
     assert MaintainConfig(max_files=7, force=True).request() == Request(max_files=7, force=True)

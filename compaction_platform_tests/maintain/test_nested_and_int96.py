@@ -20,9 +20,9 @@ from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_
 from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.iceberg.table_scan import TableRows
-from compaction_platform.maintain import rewrite
-from compaction_platform.maintain.audit import rows_differ
-from compaction_platform.maintain.run import Request
+from compaction_platform.maintain.job import Request
+from compaction_platform.maintain.operations import rewrite_data_files
+from compaction_platform.maintain.operations.verify_rows import rows_differ
 from compaction_platform.serve.models import Query
 from compaction_platform.serve.queries import Queries
 from compaction_platform_tests.lake.nested_tables import NestedTables
@@ -96,7 +96,7 @@ def test_nulls_in_nested_columns_stay_nulls(new_scene: NewScene) -> None:
 FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "nulls become empty": (projection, "_nulls", lambda array: None),
     "no position is deleted": (
-        rewrite,
+        rewrite_data_files,
         "is_left",
         lambda rows, first, positions: numpy.ones(rows.num_rows, dtype=bool),
     ),

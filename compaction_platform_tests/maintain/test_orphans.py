@@ -13,8 +13,14 @@ from pyiceberg.table import Table
 
 from compaction_platform.lake.iceberg.catalog import store_properties
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.maintain import orphans as orphans_module
-from compaction_platform.maintain.orphans import Orphans, SharedLocation, TableReplaced, comparable, is_named_by_iceberg
+from compaction_platform.maintain.operations import remove_orphan_files as orphans_module
+from compaction_platform.maintain.operations.remove_orphan_files import (
+    Orphans,
+    SharedLocation,
+    TableReplaced,
+    comparable,
+    is_named_by_iceberg,
+)
 from compaction_platform.persisted_names import QUARANTINE_DIRECTORY
 from compaction_platform.settings import Settings
 

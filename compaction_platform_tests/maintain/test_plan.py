@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.storage.sizes import MB
-from compaction_platform.maintain.health import Counts, health_of
-from compaction_platform.maintain.plan import ALONE, BEYOND_LIMIT, LARGE, UNWANTED, LiveFile, Policy, make_plan
-from compaction_platform.maintain.snapshots import Known, Ref, Retention, to_expire
+from compaction_platform.maintain.plan.file_groups import (
+    ALONE,
+    BEYOND_LIMIT,
+    LARGE,
+    UNWANTED,
+    LiveFile,
+    Policy,
+    make_plan,
+)
+from compaction_platform.maintain.plan.health import Counts, health_of
+from compaction_platform.maintain.plan.snapshot_retention import Known, Ref, Retention, to_expire
 
 pytestmark = pytest.mark.unit
 

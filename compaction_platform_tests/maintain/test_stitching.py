@@ -21,7 +21,7 @@ from compaction_platform.lake.parquet.stitch.errors import CannotStitch
 from compaction_platform.lake.storage import object_store, prefetch, staged_upload
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused
-from compaction_platform.maintain import rewrite
+from compaction_platform.maintain.operations import rewrite_data_files
 from compaction_platform_tests.maintain.scene import COLUMNS, Scene, ordered, rows_of
 
 pytestmark = pytest.mark.integration
@@ -210,14 +210,14 @@ def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_pro
 ) -> None:
     scene = large_scene(new_scene)
     seen: list[tuple[int, bool]] = []
-    real = rewrite.proved
+    real = rewrite_data_files.proved
 
     def watched(*given: Any, **options: Any) -> Any:
         (upload,) = unfinished(scene)
         seen.append((parts_of(scene, upload), upload["Key"] in stored(scene)))
         return real(*given, **options)
 
-    monkeypatch.setattr(rewrite, "proved", watched)
+    monkeypatch.setattr(rewrite_data_files, "proved", watched)
     assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
     ((parts, is_there),) = seen
     assert parts >= 1 and not is_there
@@ -236,7 +236,7 @@ def test_an_output_that_is_not_proved_leaves_nothing_in_the_store(
         during.append(unfinished(scene))
         raise CannotStitch("it is not what it should be")
 
-    monkeypatch.setattr(rewrite, "proved", refused)
+    monkeypatch.setattr(rewrite_data_files, "proved", refused)
     before = stored(scene)
     report = scene.maintain()
     assert [len(each) for each in during] == [1]

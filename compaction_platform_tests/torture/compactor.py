@@ -45,8 +45,8 @@ def compact(request: dict[str, Any]) -> dict[str, Any]:
 def maintain(request: dict[str, Any]) -> dict[str, Any]:
     """Make a table of files, maintain it, and copy its data files into a directory."""
     from compaction_platform.lake.iceberg.catalog import open_catalog
-    from compaction_platform.maintain.plan import Policy
-    from compaction_platform.maintain.run import MaintainRun, Maintenance, OrphanRules, Request
+    from compaction_platform.maintain.job import MaintainRun, Maintenance, OrphanRules, Request
+    from compaction_platform.maintain.plan.file_groups import Policy
 
     settings = load_settings()
     catalog = open_catalog(settings)

@@ -14,10 +14,10 @@ from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.parquet.second_reader import NotJudged
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint
-from compaction_platform.maintain.orphans import snapshot_paths
-from compaction_platform.maintain.second_look import FileWithDeletes, read_in_sql
-from compaction_platform.maintain.snapshots import Retention
-from compaction_platform.maintain.undo import NothingToUndo, last_compaction
+from compaction_platform.maintain.operations.remove_orphan_files import snapshot_paths
+from compaction_platform.maintain.operations.rollback import NothingToUndo, last_compaction
+from compaction_platform.maintain.operations.second_reader import FileWithDeletes, read_in_sql
+from compaction_platform.maintain.plan.snapshot_retention import Retention
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

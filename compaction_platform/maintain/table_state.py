@@ -11,9 +11,9 @@ from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.replace_files import FORMATS
 from compaction_platform.lake.iceberg.snapshot_files import Manifests, SnapshotFiles
-from compaction_platform.maintain.deletes import Applying, Deletes, Place, is_known, only_file_of, place_of
-from compaction_platform.maintain.filters import PartitionFilter
-from compaction_platform.maintain.plan import LiveFile
+from compaction_platform.maintain.plan.delete_index import Applying, Deletes, Place, is_known, only_file_of, place_of
+from compaction_platform.maintain.plan.file_groups import LiveFile
+from compaction_platform.maintain.plan.partition_filter import PartitionFilter
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -8,9 +8,9 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compaction_platform.lake.iceberg.replace_files import ENTRIES_PER_MANIFEST, Change, commit_change
-from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS
-from compaction_platform.maintain.deletes import is_known
-from compaction_platform.maintain.look import Look
+from compaction_platform.maintain.operations.remove_dangling_deletes import COMMIT_ATTEMPTS
+from compaction_platform.maintain.plan.delete_index import is_known
+from compaction_platform.maintain.table_state import Look
 from compaction_platform.persisted_names import COMMIT_KIND
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import Any
 
 import dagster as dg
 
-from compaction_platform.maintain.audit import missing_files, retention_gap, rows_differ
-from compaction_platform.maintain.dangling import dangling_deletes
-from compaction_platform.maintain.health import Health
-from compaction_platform.maintain.run import MaintainRun, Report
+from compaction_platform.maintain.job import MaintainRun, Report
+from compaction_platform.maintain.operations.remove_dangling_deletes import dangling_deletes
+from compaction_platform.maintain.operations.verify_rows import missing_files, retention_gap, rows_differ
+from compaction_platform.maintain.plan.health import Health
 
 RECOMMENDED = "compaction_recommended"
 UNCHANGED = "rows_unchanged_by_compaction"

@@ -10,11 +10,11 @@ from compaction_platform.lake.dagster.metrics import send_metrics
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.sizes import Sizes, histogram
-from compaction_platform.maintain.checks import check_specs, results_after_a_run, results_alone
-from compaction_platform.maintain.compaction import Committed
-from compaction_platform.maintain.health import Health
-from compaction_platform.maintain.plan import Plan
-from compaction_platform.maintain.run import MaintainRun, Maintenance, Prospect, Report, Request
+from compaction_platform.maintain.dagster.checks import check_specs, results_after_a_run, results_alone
+from compaction_platform.maintain.job import MaintainRun, Maintenance, Prospect, Report, Request
+from compaction_platform.maintain.operations.commit_groups import Committed
+from compaction_platform.maintain.plan.file_groups import Plan
+from compaction_platform.maintain.plan.health import Health
 from compaction_platform.persisted_names import SUBJECT_TAG
 from compaction_platform.settings import Profile, Settings
 

@@ -16,16 +16,16 @@ from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.branches import commit
 from compaction_platform.lake.iceberg.history import published
-from compaction_platform.maintain import expiry
-from compaction_platform.maintain.compaction import COMPACTION
-from compaction_platform.maintain.look import require_fit
+from compaction_platform.maintain.operations import expire_snapshots
+from compaction_platform.maintain.operations.commit_groups import COMPACTION
+from compaction_platform.maintain.table_state import require_fit
 from compaction_platform.persisted_names import COMMIT_KIND, MAINTENANCE_RUN
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-    from compaction_platform.maintain.snapshots import Retention
+    from compaction_platform.maintain.plan.snapshot_retention import Retention
 
 SOON = timedelta(hours=1)
 
@@ -94,7 +94,7 @@ def _property(snapshot: "Snapshot", name: str) -> str | None:
 
 def _require_retained(table: "Table", before: int | None, retention: "Retention", now: datetime) -> None:
     known = {each.snapshot_id for each in table.metadata.snapshots}
-    if before not in known or before in expiry.due(table.metadata, retention, now + SOON):
+    if before not in known or before in expire_snapshots.due(table.metadata, retention, now + SOON):
         raise CannotUndo(
             f"{'.'.join(table.name())}: the snapshot before the last compaction has expired, or may at any moment, and "
             "with it the files that the table would need. Nothing was done."

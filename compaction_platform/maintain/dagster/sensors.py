@@ -13,12 +13,12 @@ from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import WHOLE, Due, run_requests
 from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.maintain.assets import health_figures, maintenance_key, run_of
-from compaction_platform.maintain.checks import RECOMMENDED, recommendation
-from compaction_platform.maintain.compaction import COMPACTION
-from compaction_platform.maintain.health import Health
-from compaction_platform.maintain.look import TableMissing
-from compaction_platform.maintain.run import Maintenance
+from compaction_platform.maintain.dagster.assets import health_figures, maintenance_key, run_of
+from compaction_platform.maintain.dagster.checks import RECOMMENDED, recommendation
+from compaction_platform.maintain.job import Maintenance
+from compaction_platform.maintain.operations.commit_groups import COMPACTION
+from compaction_platform.maintain.plan.health import Health
+from compaction_platform.maintain.table_state import TableMissing
 from compaction_platform.persisted_names import COMMIT_KIND
 from compaction_platform.settings import Profile, Settings
 

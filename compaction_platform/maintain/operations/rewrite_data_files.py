@@ -32,10 +32,15 @@ from compaction_platform.lake.storage.prefetch import fetched
 from compaction_platform.lake.storage.staged_upload import Spool
 from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint, InOrder, InOrderByColumn
 from compaction_platform.lake.verification.timer import Stopwatch
-from compaction_platform.maintain import stitching
-from compaction_platform.maintain.applied import EqualityDelete, is_left, positions_in
-from compaction_platform.maintain.plan import Group, Policy
-from compaction_platform.maintain.second_look import FileWithDeletes, look_at_input, look_at_output, read_in_sql
+from compaction_platform.maintain.operations import stitch as stitching
+from compaction_platform.maintain.operations.apply_deletes import EqualityDelete, is_left, positions_in
+from compaction_platform.maintain.operations.second_reader import (
+    FileWithDeletes,
+    look_at_input,
+    look_at_output,
+    read_in_sql,
+)
+from compaction_platform.maintain.plan.file_groups import Group, Policy
 from compaction_platform.persisted_names import COMPACTED_FILE_PREFIX
 
 FETCHED_AHEAD = 8

@@ -14,7 +14,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.maintain.deletes import is_known
+from compaction_platform.maintain.plan.delete_index import is_known
 
 EXAMPLES = "Examples: country = 'de'; event_time >= '2026-01-01T00:00:00+00:00' and event_time < '2026-02-01T…'."
 

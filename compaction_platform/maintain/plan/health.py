@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from compaction_platform.maintain.plan import LiveFile, Plan, Policy, make_plan
+from compaction_platform.maintain.plan.file_groups import LiveFile, Plan, Policy, make_plan
 
 UNLIMITED = 1 << 62
 # What a perfect table loses, of 100 points, for each kind of trouble at its worst.

@@ -11,7 +11,7 @@ from compaction_platform.lake.dagster.terminal import console, say, stoppable
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
-    from compaction_platform.maintain.run import Maintenance
+    from compaction_platform.maintain.job import Maintenance
     from compaction_platform.settings import Settings
 
 app = typer.Typer()
@@ -33,7 +33,7 @@ def maintain(  # noqa: PLR0913 (an option for each part of a request)
     """Compact a declared table, expire its snapshots, clear its orphans."""
     from compaction_platform.lake.spark.parallel_map import Spread
     from compaction_platform.lake.spark.session import spark_session, task_slots
-    from compaction_platform.maintain.run import MaintainRun, Request
+    from compaction_platform.maintain.job import MaintainRun, Request
     from compaction_platform.maintain.show import prospect_as_table, report_as_table
     from compaction_platform.settings import load_settings
 
@@ -58,7 +58,7 @@ def maintain(  # noqa: PLR0913 (an option for each part of a request)
 @app.command("undo-compaction")
 def undo_compaction(table: TableName) -> None:
     """Roll a declared table back to before its last compaction, if no writer has committed since."""
-    from compaction_platform.maintain.assets import run_of
+    from compaction_platform.maintain.dagster.assets import run_of
     from compaction_platform.settings import load_settings
 
     settings = load_settings()

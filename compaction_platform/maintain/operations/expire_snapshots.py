@@ -9,7 +9,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.identifiers import checked_identifier
-from compaction_platform.maintain.snapshots import Known, Ref, Retention, to_expire
+from compaction_platform.maintain.plan.snapshot_retention import Known, Ref, Retention, to_expire
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

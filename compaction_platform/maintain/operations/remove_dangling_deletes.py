@@ -9,8 +9,8 @@ from pyiceberg.manifest import FileFormat
 
 from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
 from compaction_platform.lake.iceberg.replace_files import Change, commit_change
-from compaction_platform.maintain.applied import positions_in
-from compaction_platform.maintain.deletes import (
+from compaction_platform.maintain.operations.apply_deletes import positions_in
+from compaction_platform.maintain.plan.delete_index import (
     Place,
     is_known,
     is_position_delete,
@@ -19,7 +19,7 @@ from compaction_platform.maintain.deletes import (
     place_of,
     sequence_of,
 )
-from compaction_platform.maintain.look import Look
+from compaction_platform.maintain.table_state import Look
 from compaction_platform.persisted_names import COMMIT_KIND
 
 if TYPE_CHECKING:

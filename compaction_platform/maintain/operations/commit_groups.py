@@ -19,12 +19,12 @@ from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.spark.parallel_map import Outcome, Spread
-from compaction_platform.maintain.dangling import COMMIT_ATTEMPTS, dangling
-from compaction_platform.maintain.deletes import is_position_delete, may_refer_to, place_of
-from compaction_platform.maintain.look import Look
-from compaction_platform.maintain.plan import Group, Plan, Policy
-from compaction_platform.maintain.rewrite import Rewrite, Rewritten, Work
-from compaction_platform.maintain.second_look import FileWithDeletes
+from compaction_platform.maintain.operations.remove_dangling_deletes import COMMIT_ATTEMPTS, dangling
+from compaction_platform.maintain.operations.rewrite_data_files import Rewrite, Rewritten, Work
+from compaction_platform.maintain.operations.second_reader import FileWithDeletes
+from compaction_platform.maintain.plan.delete_index import is_position_delete, may_refer_to, place_of
+from compaction_platform.maintain.plan.file_groups import Group, Plan, Policy
+from compaction_platform.maintain.table_state import Look
 from compaction_platform.persisted_names import COMMIT_KIND, MAINTENANCE_RUN
 
 if TYPE_CHECKING:

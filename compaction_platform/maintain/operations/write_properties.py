@@ -60,7 +60,7 @@ class WriteProperties:
         return f"write properties of {self.table}"
 
     def meet(self, settings: "Settings") -> bool | None:
-        from compaction_platform.maintain.look import TableMissing, load_table
+        from compaction_platform.maintain.table_state import TableMissing, load_table
 
         try:
             return bool(keep(load_table(settings, self.table), self.rules))

@@ -17,18 +17,18 @@ from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.storage.abandoned_uploads import give_up_uploads
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
-from compaction_platform.maintain import expiry
-from compaction_platform.maintain.compaction import Committed, Compacted, Compaction
-from compaction_platform.maintain.dangling import remove_dangling
-from compaction_platform.maintain.filters import PartitionFilter
-from compaction_platform.maintain.health import Counts, Health, health_of
-from compaction_platform.maintain.look import Look, load_table, require_fit
-from compaction_platform.maintain.manifests import merge_manifests, to_merge
-from compaction_platform.maintain.orphans import Found, Orphans
-from compaction_platform.maintain.plan import Plan, Policy, make_plan
-from compaction_platform.maintain.properties import WriteRules, drift, keep
-from compaction_platform.maintain.snapshots import Retention
-from compaction_platform.maintain.undo import Undone, undo_last
+from compaction_platform.maintain.operations import expire_snapshots as expiry
+from compaction_platform.maintain.operations.commit_groups import Committed, Compacted, Compaction
+from compaction_platform.maintain.operations.remove_dangling_deletes import remove_dangling
+from compaction_platform.maintain.operations.remove_orphan_files import Found, Orphans
+from compaction_platform.maintain.operations.rewrite_manifests import merge_manifests, to_merge
+from compaction_platform.maintain.operations.rollback import Undone, undo_last
+from compaction_platform.maintain.operations.write_properties import WriteRules, drift, keep
+from compaction_platform.maintain.plan.file_groups import Plan, Policy, make_plan
+from compaction_platform.maintain.plan.health import Counts, Health, health_of
+from compaction_platform.maintain.plan.partition_filter import PartitionFilter
+from compaction_platform.maintain.plan.snapshot_retention import Retention
+from compaction_platform.maintain.table_state import Look, load_table, require_fit
 from compaction_platform.persisted_names import COMPACTED_FILE_PREFIX
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from compaction_platform.maintain.run import Maintenance
+from compaction_platform.maintain.job import Maintenance
 
 
 def maintain_schedule(rules: Maintenance, job: object, cron: str) -> dg.ScheduleDefinition:

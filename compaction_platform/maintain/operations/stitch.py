@@ -13,7 +13,7 @@ from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusin
 from compaction_platform.lake.parquet.stitch.stitch_plan import Stitched, footers_of, planned, written
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage.staged_upload import Spool
-from compaction_platform.maintain.plan import Policy
+from compaction_platform.maintain.plan.file_groups import Policy
 
 
 def cut(files: Sequence[DataFile], policy: Policy) -> Iterator[list[DataFile]]:
