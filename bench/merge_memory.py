@@ -24,9 +24,9 @@ from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.merge.component import TABLE_PROPERTIES
-from compaction_platform.merge.plan import hour_of
-from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
-from compaction_platform.merge.run import MergeRun
+from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
+from compaction_platform.merge.job import MergeRun
+from compaction_platform.merge.plan.staged_hours import hour_of
 
 FILES = 48
 ROWS_PER_FILE = 500_000

@@ -18,14 +18,14 @@ from compaction_platform.lake.dagster.component_base import (
 )
 from compaction_platform.lake.dagster.maintenance_config import TableCare
 from compaction_platform.lake.dagster.provisioning import Column, IcebergTable, Namespace, Need
-from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.iceberg.types import arrow_schema
-from compaction_platform.merge.assets import cleaned_asset, merge_assets, merge_job
-from compaction_platform.merge.checks import EventTime
-from compaction_platform.merge.plan import hour_of, start_of
-from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
-from compaction_platform.merge.schedules import merge_schedule
-from compaction_platform.merge.sensors import merge_sensor
+from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
+from compaction_platform.merge.dagster.assets import cleaned_asset, merge_assets, merge_job
+from compaction_platform.merge.dagster.checks import EventTime
+from compaction_platform.merge.dagster.schedules import merge_schedule
+from compaction_platform.merge.dagster.sensors import merge_sensor
+from compaction_platform.merge.glue_table import GlueParquetTable
+from compaction_platform.merge.plan.staged_hours import hour_of, start_of
 
 TABLE_PROPERTIES = (
     ("format-version", "2"),

@@ -16,9 +16,9 @@ import pytest
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session
-from compaction_platform.merge import run as run_module
-from compaction_platform.merge.audit import AuditFailed
-from compaction_platform.merge.publish import ATTEMPTS, MergeConflict, Merger
+from compaction_platform.merge import job as run_module
+from compaction_platform.merge.publish.audit import AuditFailed
+from compaction_platform.merge.publish.merger import ATTEMPTS, MergeConflict, Merger
 from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import Scene, event
 
@@ -67,8 +67,8 @@ import os, pickle, signal, sys
 from compaction_platform.settings import load_settings
 from compaction_platform.lake.spark.session import open_session
 from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.merge.publish import Merger
-from compaction_platform.merge.run import MergeRun
+from compaction_platform.merge.publish.merger import Merger
+from compaction_platform.merge.job import MergeRun
 
 rules, hour, point = pickle.loads(sys.stdin.buffer.read())
 
@@ -252,7 +252,7 @@ def test_an_audit_that_fails_publishes_nothing_and_shows_the_rows(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, damage: str, complaint: str, evidence: str, where: str
 ) -> None:
     if where == "on Spark":
-        monkeypatch.setattr("compaction_platform.merge.publish.ROWS_READ_HERE", -1)
+        monkeypatch.setattr("compaction_platform.merge.publish.merger.ROWS_READ_HERE", -1)
     main, content = scene.main(), scene.content()
 
     def do_damage(time: int) -> None:

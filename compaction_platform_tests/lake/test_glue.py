@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from compaction_platform.lake.dagster.provisioning import Column
-from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.lake.storage.aws_clients import aws_client
+from compaction_platform.merge.glue_table import GlueParquetTable
 from compaction_platform.settings import Settings, settings_from
 
 pytestmark = pytest.mark.integration

@@ -23,8 +23,8 @@ from compaction_platform.lake.parquet.second_reader import (
     require_agreement,
 )
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.plan import StagedFile
-from compaction_platform.merge.staged_files import Reading
+from compaction_platform.merge.intake.staged_file_reader import Reading
+from compaction_platform.merge.plan.staged_hours import StagedFile
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import local_yard, rows
 

@@ -16,9 +16,9 @@ from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.component import TABLE_PROPERTIES
-from compaction_platform.merge.plan import hour_of
-from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField, Places
-from compaction_platform.merge.run import MergeRun, Outcome
+from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField, Places
+from compaction_platform.merge.job import MergeRun, Outcome
+from compaction_platform.merge.plan.staged_hours import hour_of
 from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.model import Model, Row
 

@@ -11,8 +11,8 @@ import pytest
 
 from compaction_platform.lake.dagster.provisioning import Column
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.plan import StagedFile
-from compaction_platform.merge.staged_files import Reading
+from compaction_platform.merge.intake.staged_file_reader import Reading
+from compaction_platform.merge.plan.staged_hours import StagedFile
 from compaction_platform_tests.merge.scene import COLUMNS, DAY, SCHEMA, Scene, event, parquet
 
 pytestmark = pytest.mark.integration
@@ -25,7 +25,7 @@ GOOD = [event(f"good-{number}", 1, number * 1.0) for number in range(20)]
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Small batches are read in the driver, large ones in tasks: both must judge alike."""
     if request.param != "here":
-        monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", -1)
+        monkeypatch.setattr("compaction_platform.merge.intake.intake.SMALL_BATCH_BYTES", -1)
     return str(request.param)
 
 
@@ -87,7 +87,7 @@ def test_rows_without_a_key_are_set_aside(scene: Scene, way: str) -> None:
 def test_both_ways_of_reading_give_the_same_table(new_scene: NewScene, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = []
     for limit in (1 << 30, -1):
-        monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", limit)
+        monkeypatch.setattr("compaction_platform.merge.intake.intake.SMALL_BATCH_BYTES", limit)
         scene = new_scene()
         for hour in range(2):
             for number in range(3):
@@ -103,8 +103,8 @@ def test_both_ways_of_reading_give_the_same_table(new_scene: NewScene, monkeypat
 
 
 def test_a_large_file_is_spooled_and_decoded_in_pieces(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", -1)
-    monkeypatch.setattr("compaction_platform.merge.staged_files.HELD_IN_MEMORY_BYTES", 1000)
+    monkeypatch.setattr("compaction_platform.merge.intake.intake.SMALL_BATCH_BYTES", -1)
+    monkeypatch.setattr("compaction_platform.merge.intake.staged_file_reader.HELD_IN_MEMORY_BYTES", 1000)
     monkeypatch.setattr("compaction_platform.lake.storage.object_store.PIECE", 700)
     rows = [event(f"{number:06d}", 1, number * 1.0) for number in range(5000)] + [{**event("x"), "event_id": None}]
     scene.stage("large.parquet", rows)

@@ -12,10 +12,10 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from compaction_platform.lake.iceberg.branches import commit
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge import cleanup
-from compaction_platform.merge.cleanup import Cleaned, clean_up
-from compaction_platform.merge.publish import Merger
-from compaction_platform.merge.records import receipts_of
+from compaction_platform.merge import cleanup_staging
+from compaction_platform.merge.cleanup_staging import Cleaned, clean_up
+from compaction_platform.merge.intake.hour_manifest import receipts_of
+from compaction_platform.merge.publish.merger import Merger
 from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import Scene, event
 
@@ -124,19 +124,19 @@ def test_a_roll_back_while_other_hours_are_merged_leaves_no_receipt_for_what_it_
 
 
 def test_a_roll_back_while_files_are_removed_keeps_the_rest(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "CHUNK", 1)
+    monkeypatch.setattr(cleanup_staging, "CHUNK", 1)
     second = scene.main()
     for name in "ab":
         scene.stage(f"{name}.parquet", [event(name)], 2)
     scene.merge(2)
-    real = cleanup.delete_unchanged
+    real = cleanup_staging.delete_unchanged
 
     def rolled_back_then(*arguments: Any) -> Any:
         removed = real(*arguments)
         roll_back(scene, second)
         return removed
 
-    monkeypatch.setattr(cleanup, "delete_unchanged", rolled_back_then)
+    monkeypatch.setattr(cleanup_staging, "delete_unchanged", rolled_back_then)
     assert clean(scene, 2).removed == ("a.parquet",)
     assert "b.parquet" in staged(scene)
 
@@ -208,14 +208,14 @@ def test_a_name_that_is_delivered_again_before_the_delete_stays(
     anywhere: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = anywhere
-    real = cleanup.delete_unchanged
+    real = cleanup_staging.delete_unchanged
 
     def delivered_first(*arguments: Any) -> Any:
         deliver(scene, [event("a", 9), event("b")])
         return real(*arguments)
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(cleanup, "delete_unchanged", delivered_first)
+        meanwhile.setattr(cleanup_staging, "delete_unchanged", delivered_first)
         cleaned = clean(scene, 0)
     assert cleaned.removed == () and "replaced" in cleaned.kept["a.parquet"]
     scene.run().take_in_and_merge([scene.hour()])

@@ -12,8 +12,8 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from compaction_platform.lake.glue import GlueParquetTable
 from compaction_platform.merge.component import MergedTable
+from compaction_platform.merge.glue_table import GlueParquetTable
 
 unit = pytest.mark.unit
 integration = pytest.mark.integration

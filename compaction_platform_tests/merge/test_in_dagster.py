@@ -18,7 +18,7 @@ from compaction_platform.lake.dagster.setup import meet_needs
 from compaction_platform.lake.iceberg.branches import commit
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.cleanup import clean_up
+from compaction_platform.merge.cleanup_staging import clean_up
 from compaction_platform.merge.component import MergedTable
 from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import SCHEMA, event, parquet
@@ -208,7 +208,7 @@ def test_a_run_that_fails_is_asked_for_again_a_few_times(
 
     keys = []
     with monkeypatch.context() as broken:
-        broken.setattr("compaction_platform.merge.run.staged_batches", fail)
+        broken.setattr("compaction_platform.merge.job.staged_batches", fail)
         for _ in range(3):
             (request,) = here.tick().run_requests
             keys.append(request.run_key)
@@ -225,7 +225,7 @@ def test_an_hour_that_fails_does_not_hold_up_the_others(
     here = deploy()
     for hour in range(3):
         here.stage(f"{hour}.parquet", [event(str(hour))], hour)
-    from compaction_platform.merge import run as run_module
+    from compaction_platform.merge import job as run_module
 
     real = run_module.staged_batches
 
@@ -414,7 +414,7 @@ def test_a_file_replaced_after_the_merge_is_not_deleted(
     here = deploy(cleanup="delete")
     here.stage("a.parquet", [event("a")])
     here.stage("b.parquet", [event("b")])
-    from compaction_platform.merge import assets
+    from compaction_platform.merge.dagster import assets
 
     real = assets.clean_up
 
@@ -445,7 +445,7 @@ def test_archived_files_move_byte_for_byte(deploy: Callable[..., Deployment]) ->
 def test_nothing_is_cleaned_up_after_a_failed_audit(
     deploy: Callable[..., Deployment], spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compaction_platform.merge.publish import Merger
+    from compaction_platform.merge.publish.merger import Merger
 
     here = deploy(cleanup="delete")
     here.stage("a.parquet", [event("a"), event("b")])

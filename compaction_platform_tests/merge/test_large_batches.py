@@ -9,10 +9,10 @@ import pytest
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge import intake
-from compaction_platform.merge.landing import Landed, Landing
-from compaction_platform.merge.plan import StagedFile
-from compaction_platform.merge.publish import Merger
+from compaction_platform.merge.intake import intake
+from compaction_platform.merge.intake.write_data_files import Landed, Landing
+from compaction_platform.merge.plan.staged_hours import StagedFile
+from compaction_platform.merge.publish.merger import Merger
 from compaction_platform_tests.merge.scene import Scene, event
 
 pytestmark = pytest.mark.integration
@@ -41,7 +41,7 @@ class Failing(Landing):
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", -1)
+    monkeypatch.setattr("compaction_platform.merge.intake.intake.SMALL_BATCH_BYTES", -1)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def said(scene: Scene, text: str) -> bool:
 
 @pytest.mark.parametrize("limit", [-1, 1 << 30], ids=["large", "small"])
 def test_new_keys_are_appended_without_a_join(scene: Scene, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", limit)
+    monkeypatch.setattr("compaction_platform.merge.intake.intake.SMALL_BATCH_BYTES", limit)
     scene.stage("new.parquet", NEW, 1)
     scene.stage("more.parquet", [event("more", 1, day=9)], 1)
     result = scene.merge(1).merged
@@ -126,7 +126,7 @@ def test_new_keys_met_by_another_writer_are_merged_all_the_same(scene: Scene, mo
 
 
 def test_files_too_small_to_stay_are_merged_instead(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compaction_platform.merge.staged_batch.FILES_FOR_EACH_PARTITION", 0)
+    monkeypatch.setattr("compaction_platform.merge.publish.batch.FILES_FOR_EACH_PARTITION", 0)
     scene.stage("new.parquet", NEW, 1)
     assert scene.merge(1).merged.inserted == 40
     scene.check()
@@ -196,7 +196,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> lis
 
 @pytest.mark.parametrize("limit", [-1, 1 << 30], ids=["large", "small"])
 def test_a_column_that_another_merge_adds(scene: Scene, monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
-    monkeypatch.setattr("compaction_platform.merge.intake.SMALL_BATCH_BYTES", limit)
+    monkeypatch.setattr("compaction_platform.merge.intake.intake.SMALL_BATCH_BYTES", limit)
     scene.stage("new.parquet", NEW, 1)
     happened = meanwhile(monkeypatch, lambda: scene.sql("ALTER TABLE {table} ADD COLUMN colour string"))
     result = scene.merge(1).merged

@@ -10,11 +10,11 @@ import pyarrow
 import pytest
 
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.plan import hour_of
-from compaction_platform.merge.publish import TableUnfit
-from compaction_platform.merge.records import staged_batches
-from compaction_platform.merge.rules import PartitionField, PlacesOverlap
-from compaction_platform.merge.run import NoIntake, StagingChanged
+from compaction_platform.merge.config import PartitionField, PlacesOverlap
+from compaction_platform.merge.intake.hour_manifest import staged_batches
+from compaction_platform.merge.job import NoIntake, StagingChanged
+from compaction_platform.merge.plan.staged_hours import hour_of
+from compaction_platform.merge.publish.merger import TableUnfit
 from compaction_platform.persisted_names import MERGE_RUN, MERGED_BATCHES
 from compaction_platform_tests.merge.scene import DAY, Scene, event, parquet
 

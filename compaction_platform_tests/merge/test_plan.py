@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from compaction_platform.merge.plan import (
+from compaction_platform.merge.plan.staged_hours import (
     Batch,
     Span,
     StagedFile,

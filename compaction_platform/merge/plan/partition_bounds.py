@@ -22,8 +22,8 @@ from pyiceberg.expressions import (
 
 from compaction_platform.lake.iceberg.types import spark_type
 from compaction_platform.lake.storage.identifiers import quoted
-from compaction_platform.merge.plan import Span, spans
-from compaction_platform.merge.rules import MergeRules, PartitionField
+from compaction_platform.merge.config import MergeRules, PartitionField
+from compaction_platform.merge.plan.staged_hours import Span, spans
 
 MOST_SPANS = 48
 MOST_VALUES = 200

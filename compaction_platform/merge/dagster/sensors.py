@@ -11,10 +11,17 @@ import dagster as dg
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import Due, run_requests
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.plan import Batch, HoursToRequest, batches, hours_to_request, ranges
-from compaction_platform.merge.records import Manifest, Receipt, manifests_of, receipts_of, short_uuid, staged_files
-from compaction_platform.merge.rules import MergeRules, Places
-from compaction_platform.merge.run import TableMissing, load_table
+from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.merge.intake.hour_manifest import (
+    Manifest,
+    Receipt,
+    manifests_of,
+    receipts_of,
+    short_uuid,
+    staged_files,
+)
+from compaction_platform.merge.job import TableMissing, load_table
+from compaction_platform.merge.plan.staged_hours import Batch, HoursToRequest, batches, hours_to_request, ranges
 from compaction_platform.settings import Settings
 
 HOURS_PER_LOOK = 168

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pyiceberg.table import Table
 
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.cleanup import rows_set_aside
-from compaction_platform.merge.records import MergedFile, merged_files, receipts_of, snapshots_in_main
-from compaction_platform.merge.rules import Places
-from compaction_platform.merge.staged_files import versioned_name
+from compaction_platform.merge.cleanup_staging import rows_set_aside
+from compaction_platform.merge.config import Places
+from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files, receipts_of, snapshots_in_main
+from compaction_platform.merge.intake.staged_file_reader import versioned_name
 from compaction_platform.settings import Settings
 
 

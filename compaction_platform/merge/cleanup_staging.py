@@ -17,9 +17,9 @@ from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.conditional_delete import delete_unchanged, looks_at_versions
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
-from compaction_platform.merge.records import MergedFile, merged_files, snapshots_in_main
-from compaction_platform.merge.rules import MergeRules, Places
-from compaction_platform.merge.staged_files import FileReport, rejects_name, versioned_name
+from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files, snapshots_in_main
+from compaction_platform.merge.intake.staged_file_reader import FileReport, rejects_name, versioned_name
 from compaction_platform.settings import Settings
 
 CHUNK = 100

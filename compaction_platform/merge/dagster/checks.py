@@ -12,13 +12,20 @@ from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
 from compaction_platform.lake.iceberg.types import arrow_type
 from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge import sql
-from compaction_platform.merge.audit import AuditFailed
-from compaction_platform.merge.bounds import Bounds
-from compaction_platform.merge.publish import Merger
-from compaction_platform.merge.records import Manifest, Receipt, batch_of, manifests_of, receipts_of, short_uuid
-from compaction_platform.merge.run import MergeRun, Outcome
-from compaction_platform.merge.whereabouts import Whereabouts
+from compaction_platform.merge.intake.hour_manifest import (
+    Manifest,
+    Receipt,
+    batch_of,
+    manifests_of,
+    receipts_of,
+    short_uuid,
+)
+from compaction_platform.merge.intake.whereabouts import Whereabouts
+from compaction_platform.merge.job import MergeRun, Outcome
+from compaction_platform.merge.plan.partition_bounds import Bounds
+from compaction_platform.merge.publish import sql
+from compaction_platform.merge.publish.audit import AuditFailed
+from compaction_platform.merge.publish.merger import Merger
 
 STAGED_ROWS = "every_staged_row_is_in_silver"
 UNIQUE = "key_is_unique"
@@ -140,7 +147,7 @@ def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
     scope = {"hours": len(manifests), "files": len(files)}
     if not files:
         return _result(STAGED_ROWS, run, passed=True, metadata={**scope, "note": "no merged file is staged any more"})
-    from compaction_platform.merge.intake import Intake
+    from compaction_platform.merge.intake.intake import Intake
 
     spread = run.spread()
     assert spread.session is not None  # noqa: S101 (for the type checker)

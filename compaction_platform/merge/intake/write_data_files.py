@@ -16,10 +16,10 @@ import pyarrow.compute
 from compaction_platform.lake.iceberg.data_file_writer import DataFiles, NotWritable
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.lake.verification.row_hash import mix, value_hashes
-from compaction_platform.merge.bounds import bounding
-from compaction_platform.merge.plan import StagedFile
-from compaction_platform.merge.rules import MergeRules
-from compaction_platform.merge.staged_files import FileReport, Reading
+from compaction_platform.merge.config import MergeRules
+from compaction_platform.merge.intake.staged_file_reader import FileReport, Reading
+from compaction_platform.merge.plan.partition_bounds import bounding
+from compaction_platform.merge.plan.staged_hours import StagedFile
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

@@ -7,7 +7,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.merge.rules import MergeRules
+from compaction_platform.merge.config import MergeRules
 
 
 def newest_of_each_key(rules: MergeRules, rows: pyarrow.Table) -> pyarrow.Table:

@@ -15,11 +15,11 @@ from compaction_platform.lake.iceberg.branches import append, create_branch, dro
 from compaction_platform.lake.iceberg.data_file_writer import DataFiles
 from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.verification.canonical_form import Array
-from compaction_platform.merge import sql
-from compaction_platform.merge.intake import REPORT_COLUMN, TakenIn
-from compaction_platform.merge.landing import Landed, Partitions, has_doubles, key_hashes, partitions_of
-from compaction_platform.merge.newest import newest_of_each_key
-from compaction_platform.merge.rules import MergeRules
+from compaction_platform.merge.config import MergeRules
+from compaction_platform.merge.intake.intake import REPORT_COLUMN, TakenIn
+from compaction_platform.merge.intake.write_data_files import Landed, Partitions, has_doubles, key_hashes, partitions_of
+from compaction_platform.merge.publish import sql
+from compaction_platform.merge.publish.deduplicate import newest_of_each_key
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

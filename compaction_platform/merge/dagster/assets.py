@@ -9,19 +9,19 @@ from pydantic import Field
 
 from compaction_platform.lake.dagster.provisioning import Column
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
-from compaction_platform.merge.audit import AuditFailed
-from compaction_platform.merge.checks import (
+from compaction_platform.merge.cleanup_staging import clean_up
+from compaction_platform.merge.config import MergeRules
+from compaction_platform.merge.dagster.checks import (
     EventTime,
     check_specs,
     results_after_a_merge,
     results_alone,
     results_of_a_failed_audit,
 )
-from compaction_platform.merge.cleanup import clean_up
-from compaction_platform.merge.partitions import arrival_hours
-from compaction_platform.merge.records import Manifest
-from compaction_platform.merge.rules import MergeRules
-from compaction_platform.merge.run import MergeRun, Outcome
+from compaction_platform.merge.dagster.partitions import arrival_hours
+from compaction_platform.merge.intake.hour_manifest import Manifest
+from compaction_platform.merge.job import MergeRun, Outcome
+from compaction_platform.merge.publish.audit import AuditFailed
 
 SHOWN_FILES = 100
 

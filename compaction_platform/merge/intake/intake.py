@@ -19,11 +19,18 @@ from compaction_platform.lake.iceberg.data_file_writer import DataFiles
 from compaction_platform.lake.iceberg.types import arrow_schema, holds, spark_columns
 from compaction_platform.lake.spark.parallel_map import share_out
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
-from compaction_platform.merge.landing import Landed, Landing, together
-from compaction_platform.merge.plan import Batch, StagedFile
-from compaction_platform.merge.records import Manifest
-from compaction_platform.merge.rules import ORIGIN, MergeRules, Places
-from compaction_platform.merge.staged_files import FileReport, FileUnfit, Reading, fit_columns, new_column, survey
+from compaction_platform.merge.config import ORIGIN, MergeRules, Places
+from compaction_platform.merge.intake.hour_manifest import Manifest
+from compaction_platform.merge.intake.staged_file_reader import (
+    FileReport,
+    FileUnfit,
+    Reading,
+    fit_columns,
+    new_column,
+    survey,
+)
+from compaction_platform.merge.intake.write_data_files import Landed, Landing, together
+from compaction_platform.merge.plan.staged_hours import Batch, StagedFile
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

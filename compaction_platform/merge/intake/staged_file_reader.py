@@ -35,8 +35,8 @@ from compaction_platform.lake.storage.identifiers import checked_identifier
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 from compaction_platform.lake.verification.canonical_form import is_list
 from compaction_platform.lake.verification.value_validity import invalid_values
-from compaction_platform.merge.plan import StagedFile
-from compaction_platform.merge.rules import FILE_COLUMN, ROW_COLUMN, OnNewColumn
+from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, OnNewColumn
+from compaction_platform.merge.plan.staged_hours import StagedFile
 
 HELD_IN_MEMORY_BYTES = 64 << 20
 ROWS_PER_BATCH = 1 << 16

@@ -17,8 +17,8 @@ from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.table_scan import FileRows, TableRows
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.lake.verification.row_hash import value_hashes
-from compaction_platform.merge.landing import doubles, key_hashes
-from compaction_platform.merge.rules import ORIGIN, MergeRules
+from compaction_platform.merge.config import ORIGIN, MergeRules
+from compaction_platform.merge.intake.write_data_files import doubles, key_hashes
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

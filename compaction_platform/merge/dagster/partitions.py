@@ -1,7 +1,7 @@
 import dagster as dg
 
-from compaction_platform.merge.plan import HOUR_FORMAT
-from compaction_platform.merge.rules import MergeRules
+from compaction_platform.merge.config import MergeRules
+from compaction_platform.merge.plan.staged_hours import HOUR_FORMAT
 
 
 def arrival_hours(rules: MergeRules) -> dg.HourlyPartitionsDefinition:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
-from compaction_platform.merge.plan import Batch, StagedFile, batches, is_data
-from compaction_platform.merge.rules import MergeRules, Places
-from compaction_platform.merge.staged_files import FileReport
+from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.merge.intake.staged_file_reader import FileReport
+from compaction_platform.merge.plan.staged_hours import Batch, StagedFile, batches, is_data
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

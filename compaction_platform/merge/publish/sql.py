@@ -10,8 +10,8 @@ import pyarrow
 
 from compaction_platform.lake.storage.identifiers import quoted
 from compaction_platform.lake.verification.canonical_form import is_list
-from compaction_platform.merge.bounds import Bounds, bounding
-from compaction_platform.merge.rules import ORIGIN, MergeRules
+from compaction_platform.merge.config import ORIGIN, MergeRules
+from compaction_platform.merge.plan.partition_bounds import Bounds, bounding
 
 
 def newest_of_each_key(rules: MergeRules, columns: pyarrow.Schema, rows: str) -> str:

@@ -2,8 +2,8 @@ import dagster as dg
 
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import run_requests
-from compaction_platform.merge.rules import MergeRules
-from compaction_platform.merge.sensors import Seen, due_hours, look
+from compaction_platform.merge.config import MergeRules
+from compaction_platform.merge.dagster.sensors import Seen, due_hours, look
 
 
 def merge_schedule(rules: MergeRules, job: object, cron: str) -> dg.ScheduleDefinition:

@@ -25,18 +25,18 @@ from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
 from compaction_platform.lake.iceberg.types import arrow_schema
 from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.storage.identifiers import quoted
-from compaction_platform.merge import sql
-from compaction_platform.merge.audit import (
+from compaction_platform.merge.config import MergeRules
+from compaction_platform.merge.intake.intake import TakenIn
+from compaction_platform.merge.plan.partition_bounds import Bounds, bounds_of
+from compaction_platform.merge.publish import sql
+from compaction_platform.merge.publish.audit import (
     Audit,
     AuditFailed,
     audit_of_appended,
     audit_of_merged,
     hashes_without,
 )
-from compaction_platform.merge.bounds import Bounds, bounds_of
-from compaction_platform.merge.intake import TakenIn
-from compaction_platform.merge.rules import MergeRules
-from compaction_platform.merge.staged_batch import StagedBatch, staged_batch
+from compaction_platform.merge.publish.batch import StagedBatch, staged_batch
 from compaction_platform.persisted_names import MERGE_RUN, MERGED_BATCHES
 
 if TYPE_CHECKING:

@@ -15,10 +15,8 @@ from pyiceberg.table import Table
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.merge.intake import Intake, RowsFor, TakenIn
-from compaction_platform.merge.plan import Batch, StagedFile
-from compaction_platform.merge.publish import Merged, Merger, merged_batches
-from compaction_platform.merge.records import (
+from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.merge.intake.hour_manifest import (
     Manifest,
     Receipt,
     batch_of,
@@ -28,7 +26,9 @@ from compaction_platform.merge.records import (
     snapshots_in_main,
     staged_batches,
 )
-from compaction_platform.merge.rules import MergeRules, Places
+from compaction_platform.merge.intake.intake import Intake, RowsFor, TakenIn
+from compaction_platform.merge.plan.staged_hours import Batch, StagedFile
+from compaction_platform.merge.publish.merger import Merged, Merger, merged_batches
 from compaction_platform.settings import Settings
 
 
