@@ -29,8 +29,8 @@ import pyarrow.dataset
 import pyarrow.parquet
 from _report import show
 
-from compaction_platform.compact.run import CompactRun, Directory
-from compaction_platform.compact.written import Verify
+from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.rewrite.result import Verify
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.settings import Settings

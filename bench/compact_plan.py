@@ -12,8 +12,8 @@ from typing import Any
 
 from _report import show
 
-from compaction_platform.compact.plan import Listed, Policy, make_plan
-from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.plan.bin_packing import Listed, Policy, make_plan
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 

@@ -19,9 +19,9 @@ import pyarrow.parquet
 from _report import show
 from compact import events
 
-from compaction_platform.compact import inputs
-from compaction_platform.compact.outputs import listed
-from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.plan.lineage import listed
+from compaction_platform.compact.rewrite import read_inputs
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots
@@ -48,7 +48,7 @@ def seconds_to_fetch(store: Objects, at_once: int) -> float:
     prefetch.READS_AT_ONCE = at_once
     files = list(listed(store))
     start = time.perf_counter()
-    inputs.fetch(store, files)
+    read_inputs.fetch(store, files)
     return time.perf_counter() - start
 
 

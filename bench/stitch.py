@@ -37,9 +37,9 @@ import pyarrow.dataset
 import pyarrow.parquet
 from _report import show
 
-from compaction_platform.compact.inputs import fetch
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.rewrite.read_inputs import fetch
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
 from compaction_platform.lake.parquet.stitch.verify import proved

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from compaction_platform.archive import command as archive
-from compaction_platform.compact import command as compact
+from compaction_platform.compact import cli as compact
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.terminal import console, errors, stoppable
 from compaction_platform.maintain import cli as maintain

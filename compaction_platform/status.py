@@ -19,7 +19,7 @@ from compaction_platform.maintain.component import declared
 from compaction_platform.maintain.dagster.assets import run_of
 
 if TYPE_CHECKING:
-    from compaction_platform.compact.dataset import Dataset
+    from compaction_platform.compact.config import Dataset
     from compaction_platform.compact.glue.table import KeptTable
     from compaction_platform.maintain.job import Maintenance
     from compaction_platform.settings import Settings

@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow
 
-from compaction_platform.compact.inputs import UNREADABLE, Input, refuse_exhaustion
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.written import bytes_digest, digest_of, read_back
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, Input, refuse_exhaustion
+from compaction_platform.compact.rewrite.result import bytes_digest, digest_of, read_back
 from compaction_platform.lake.parquet.second_reader import ReadersDisagree, SecondReaderRefused, look_at
 from compaction_platform.lake.parquet.stitch.bounds import untrue_bounds
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects

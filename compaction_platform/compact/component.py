@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.compact.assets import compact_job, compacted_asset
-from compaction_platform.compact.dataset import Dataset
+from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.dagster.assets import compact_job, compacted_asset
+from compaction_platform.compact.dagster.schedules import compact_schedule
+from compaction_platform.compact.dagster.sensors import late_files_sensor
+from compaction_platform.compact.job import Directory
 from compaction_platform.compact.layout import Layout
-from compaction_platform.compact.plan import Policy
-from compaction_platform.compact.run import Directory
-from compaction_platform.compact.schedules import compact_schedule
-from compaction_platform.compact.schema_groups import Unify
-from compaction_platform.compact.sensors import late_files_sensor
+from compaction_platform.compact.plan.bin_packing import Policy
+from compaction_platform.compact.plan.schema_groups import Unify
 from compaction_platform.lake.dagster.component_base import (
     Cron,
     Declaration,

@@ -15,7 +15,7 @@ from compaction_platform.lake.dagster.run_requests import RANGE_END_TAG, RANGE_S
 from compaction_platform.lake.storage.sizes import MB
 
 if TYPE_CHECKING:
-    from compaction_platform.compact.dataset import Dataset
+    from compaction_platform.compact.config import Dataset
 
 HOURS = 3
 FILES_PER_HOUR = 100

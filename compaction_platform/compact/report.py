@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from compaction_platform.compact.plan import Plan, together
-from compaction_platform.compact.rewrite import Rewritten
+from compaction_platform.compact.plan.bin_packing import Plan, together
+from compaction_platform.compact.rewrite.rewrite_bin import Rewritten
 from compaction_platform.lake.storage.sizes import Sizes
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from rich.table import Table
 
-from compaction_platform.compact.column_survey import ColumnGroup, ColumnSurvey
-from compaction_platform.compact.plan import Plan, together
+from compaction_platform.compact.plan.bin_packing import Plan, together
+from compaction_platform.compact.plan.column_survey import ColumnGroup, ColumnSurvey
 from compaction_platform.compact.report import Report, Survey, total_of
 from compaction_platform.lake.storage.sizes import MB, Sizes
 

@@ -14,8 +14,8 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from compaction_platform.compact.command import app
-from compaction_platform.compact.plan import LATER, YOUNG, Policy
+from compaction_platform.compact.cli import app
+from compaction_platform.compact.plan.bin_packing import LATER, YOUNG, Policy
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage import prefetch
 from compaction_platform.lake.storage.sizes import MB

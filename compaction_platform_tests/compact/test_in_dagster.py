@@ -10,8 +10,9 @@ import dagster as dg
 import pytest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 
-from compaction_platform.compact import engines, sensors
 from compaction_platform.compact.component import CompactedDirectory
+from compaction_platform.compact.dagster import sensors
+from compaction_platform.compact.rewrite import reencode
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
@@ -208,9 +209,9 @@ def test_an_output_that_differs_blocks_and_changes_nothing(
 ) -> None:
     here = deploy()
     put(here.yard, 5)
-    real = engines.Output.write
+    real = reencode.Output.write
     monkeypatch.setattr(
-        engines.Output, "write", lambda output, groups: real(output, (rows.slice(1) for rows in groups))
+        reencode.Output, "write", lambda output, groups: real(output, (rows.slice(1) for rows in groups))
     )
     result = here.run(f"{DAY}-05:00")
     assert not result.success

@@ -10,9 +10,9 @@ import pyarrow.parquet
 import pytest
 from pyarrow.parquet import encryption
 
-from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import Policy
+from compaction_platform.compact.plan.bin_packing import Policy
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.rewrite.read_inputs import Input
 from compaction_platform.persisted_names import FOOTER_INPUTS
 from compaction_platform_tests.compact.yard import Yard, rows
 

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.compact.audit import Audit
-from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform_tests.compact.yard import Yard, rows
 

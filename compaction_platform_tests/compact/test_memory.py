@@ -11,9 +11,9 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.compact.inputs import fetch
-from compaction_platform.compact.joining import How, joined
-from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.rewrite.compatible_inputs import How, joined
+from compaction_platform.compact.rewrite.read_inputs import fetch
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage import prefetch
 from compaction_platform.lake.storage.object_store import Objects

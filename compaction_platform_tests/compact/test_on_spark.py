@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.compact import reconcile
-from compaction_platform.compact.own_lists import KeptByAList
+from compaction_platform.compact.plan import reconcile
+from compaction_platform.compact.plan.own_lists import KeptByAList
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture
 def yard(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Yard:
-    monkeypatch.setattr("compaction_platform.compact.run.SMALL_WORK_BYTES", -1)
+    monkeypatch.setattr("compaction_platform.compact.job.SMALL_WORK_BYTES", -1)
     monkeypatch.setattr("compaction_platform.lake.spark.parallel_map.SMALL_WORK_BYTES", -1)
     return Yard(f"{settings.lake_uri}/yard-{secrets.token_hex(4)}", settings, lambda: Spread(spark, 2))
 

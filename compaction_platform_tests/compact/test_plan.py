@@ -4,8 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import (
+from compaction_platform.compact.plan.bin_packing import (
     CONTESTED,
     DONE,
     EMPTY,
@@ -22,7 +21,8 @@ from compaction_platform.compact.plan import (
     State,
     make_plan,
 )
-from compaction_platform.compact.reconcile import reconcile
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.reconcile import reconcile
 
 pytestmark = pytest.mark.unit
 

@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from compaction_platform.cli import app
-from compaction_platform.compact import outputs
-from compaction_platform.compact.own_lists import KeptByAList
-from compaction_platform.compact.plan import COPIED, NOT_ALIKE, Policy
-from compaction_platform.compact.schema_groups import differences, grouped
+from compaction_platform.compact.plan import lineage
+from compaction_platform.compact.plan.bin_packing import COPIED, NOT_ALIKE, Policy
+from compaction_platform.compact.plan.own_lists import KeptByAList
+from compaction_platform.compact.plan.schema_groups import differences, grouped
 from compaction_platform.lake.storage.object_store import StoreRefused
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
@@ -208,12 +208,12 @@ def test_a_half_finished_state_that_was_copied_is_refused(yard: Yard, tmp_path: 
 def test_a_store_that_tells_no_etags_is_refused(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         yard.put(f"{number}.parquet", rows(number * 50))
-    real = outputs.Objects.list
+    real = lineage.Objects.list
 
     def without_etags(store: Any, prefix: str = "") -> Any:
         return (replace(stored, etag="") for stored in real(store, prefix))
 
-    monkeypatch.setattr(outputs.Objects, "list", without_etags)
+    monkeypatch.setattr(lineage.Objects, "list", without_etags)
     with pytest.raises(StoreRefused, match="no etag"):
         yard.compact()
     assert len(list(Path(yard.uri).iterdir())) == 2

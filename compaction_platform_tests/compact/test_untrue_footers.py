@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.compact.audit import Audit
-from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     I64,

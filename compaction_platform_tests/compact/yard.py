@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.plan import OWN_NAME, Policy
+from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.plan.bin_packing import OWN_NAME, Policy
 from compaction_platform.compact.report import Report
-from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.storage.sizes import MB

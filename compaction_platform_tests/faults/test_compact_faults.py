@@ -15,14 +15,17 @@ from typing import Any
 import pyarrow
 import pytest
 
-from compaction_platform.compact import engines, originals, reconcile, rewrite, run
-from compaction_platform.compact.decisions import Decisions
-from compaction_platform.compact.inputs import Fetched, Input
-from compaction_platform.compact.joining import How
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import Bin
-from compaction_platform.compact.rewrite import Rewrite
-from compaction_platform.compact.run import CompactRun
+from compaction_platform.compact import job
+from compaction_platform.compact.commit import delete_inputs
+from compaction_platform.compact.commit.decisions import Decisions
+from compaction_platform.compact.job import CompactRun
+from compaction_platform.compact.plan import reconcile
+from compaction_platform.compact.plan.bin_packing import Bin
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.rewrite import reencode, rewrite_bin
+from compaction_platform.compact.rewrite.compatible_inputs import How
+from compaction_platform.compact.rewrite.read_inputs import Fetched, Input
+from compaction_platform.compact.rewrite.rewrite_bin import Rewrite
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.storage.object_store import ObjectExists, Objects, StoreRefused
@@ -57,9 +60,9 @@ def is_compacted(yard: Yard) -> None:
 SCRIPT = """
 import os, signal, sys
 from compaction_platform.compact import engines, originals, rewrite
-from compaction_platform.compact.originals import Removal
-from compaction_platform.compact.rewrite import Rewrite
-from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.compact.commit.delete_inputs import Removal
+from compaction_platform.compact.rewrite.rewrite_bin import Rewrite
+from compaction_platform.compact.job import CompactRun, Directory
 from compaction_platform.settings import Settings
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch
 from compaction_platform.lake.spark.parallel_map import Spread
@@ -127,7 +130,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next(yard: Yard, point: str, is
 
 def test_a_run_right_after_a_death_waits_and_finishes(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=3))
-    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
     die_at(yard, "after uploading")
     (survey,) = yard.run().plan()
     assert (survey.plan.unsettled, survey.plan.is_empty) == (8, True), "what another run may take back is not touched"
@@ -166,11 +169,11 @@ def test_no_memory_and_no_room_damage_no_file(
         raise trouble
 
     with monkeypatch.context() as patch:
-        patch.setattr(engines.stitching, "write", raising(CannotStitch))
+        patch.setattr(reencode.stitching, "write", raising(CannotStitch))
         if place == "decoded":
             patch.setattr(Input, "decoded", fail)
         else:
-            patch.setattr(engines.Output, "write", fail)
+            patch.setattr(reencode.Output, "write", fail)
         report = yard.compact()
     assert report.made == [] and report.set_aside == {}
     assert yard.notes() == {}
@@ -191,7 +194,7 @@ def test_a_file_that_wants_more_memory_than_there_is_does_not_stop_the_others(
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engines.stitching, "write", raising(CannotStitch))
+        patch.setattr(reencode.stitching, "write", raising(CannotStitch))
         patch.setattr(Input, "decoded", decoded)
         report = yard.compact()
     assert [len(each.made_of.inputs) for each in report.made] == [7]
@@ -243,7 +246,7 @@ def test_an_upload_that_the_library_tries_twice(yard: Yard, monkeypatch: pytest.
 
     monkeypatch.setattr(Objects, "create_from", twice)
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))
-    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
     assert yard.compact().failed == {}
     every_row_once(yard)
     is_compacted(yard)
@@ -307,14 +310,14 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, place: Any, step: str, act: Cal
 
 @pytest.mark.parametrize(
     ("place", "step"),
-    [(engines, "write"), (Rewrite, "_commit"), (Rewrite, "_finish"), (originals.Removal, "_remove_some")],
+    [(reencode, "write"), (Rewrite, "_commit"), (Rewrite, "_finish"), (delete_inputs.Removal, "_remove_some")],
     ids=["write", "commit", "finish", "remove"],
 )
 @pytest.mark.parametrize("late", [0, 2], ids=["the same plan", "another plan"])
 def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, place: Any, step: str, late: int) -> None:
     """The other run does all of its work in the middle of this one, with files this one has not seen."""
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))  # the other one waits for this one
-    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
     more = [rows(1000 + number * 50) for number in range(late)]
 
     def other() -> None:
@@ -358,7 +361,7 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
 ) -> None:
     target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
     files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    removal = originals.Removal(originals_are, datetime.now(UTC))
+    removal = delete_inputs.Removal(originals_are, datetime.now(UTC))
     work = Rewrite(yard.store, target.store, How(Encoding()), removal)
     ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
 
@@ -370,7 +373,9 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
                 until_dead.enter_context(contextlib.suppress(Dead))
             work(theirs)
 
-    place: Any = {"fetch": rewrite, "remove": originals.Removal, "_remove_some": originals.Removal}.get(step, Rewrite)
+    place: Any = {"fetch": rewrite_bin, "remove": delete_inputs.Removal, "_remove_some": delete_inputs.Removal}.get(
+        step, Rewrite
+    )
     happened = interrupted(monkeypatch, place, step, other)
     work(ours)
     assert happened == ([] if originals_are == "keep" and step == "_remove_some" else [step])
@@ -438,7 +443,7 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
     what both have left to do."""
     target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
     files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    work = Rewrite(yard.store, target.store, How(Encoding()), originals.Removal(originals_are, datetime.now(UTC)))
+    work = Rewrite(yard.store, target.store, How(Encoding()), delete_inputs.Removal(originals_are, datetime.now(UTC)))
     ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
     real_commit, real_finish = Rewrite._commit, Rewrite._finish
     left_to_do: list[Callable[[], Any]] = []
@@ -477,7 +482,7 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
         monkeypatch.setattr(Rewrite, "_commit", committed_before)
     monkeypatch.setattr(CompactRun, "now", lambda self: datetime.now(UTC) + timedelta(days=sum(days)))
     sleeper = Sleeper(monkeypatch, place, a_day)
-    with contextlib.suppress(rewrite.OutputsConflict):
+    with contextlib.suppress(rewrite_bin.OutputsConflict):
         work(ours)
     slept = sleeper.slept_before
     assert slept or place > 1
@@ -495,7 +500,7 @@ def test_an_output_whose_inputs_are_being_removed_cannot_be_withdrawn_any_more(
     answers: list[bool] = []
     happened = interrupted(
         monkeypatch,
-        originals.Removal,
+        delete_inputs.Removal,
         "_remove_some",
         lambda: answers.append(Decisions(yard.store).withdraw(yard.outputs()[0])),
     )
@@ -507,7 +512,7 @@ def test_an_output_whose_inputs_are_being_removed_cannot_be_withdrawn_any_more(
 def test_an_output_that_was_withdrawn_never_has_that_name_again(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever withdrew it may delete it at any time: what is made of the same files later has another name."""
     files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    work = Rewrite(yard.store, yard.store, How(Encoding()), originals.Removal("delete"))
+    work = Rewrite(yard.store, yard.store, How(Encoding()), delete_inputs.Removal("delete"))
     planned = Bin(tuple(files), 128)
     Decisions(yard.store).withdraw(planned.output)
     made = work(planned)
@@ -547,11 +552,11 @@ def test_a_file_that_is_replaced_in_the_very_moment_of_its_removal_stays(
 
 def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark repeats what a dead executor was doing. What it makes of the rest is taken back."""
-    monkeypatch.setattr(originals, "CHUNK", 3)
+    monkeypatch.setattr(delete_inputs, "CHUNK", 3)
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))
-    monkeypatch.setattr(run, "WAIT_SECONDS", 0.1)
+    monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
     real = Rewrite.__call__
-    real_chunk = originals.Removal._remove_some
+    real_chunk = delete_inputs.Removal._remove_some
     deaths: list[str] = []
 
     def die_after_a_chunk(*arguments: Any) -> Any:
@@ -566,7 +571,7 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
             return real(self, *arguments)
         return real(self, *arguments)
 
-    monkeypatch.setattr(originals.Removal, "_remove_some", die_after_a_chunk)
+    monkeypatch.setattr(delete_inputs.Removal, "_remove_some", die_after_a_chunk)
     monkeypatch.setattr(Rewrite, "__call__", attempts)
     report = yard.compact()
     assert deaths == ["died"]
@@ -578,9 +583,9 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
 def test_what_an_output_was_made_of_is_known_when_it_is_taken_along(yard: Yard) -> None:
     """A slow run comes late with a file whose rows have moved on, twice."""
     files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    work = Rewrite(yard.store, yard.store, How(Encoding()), originals.Removal("delete"))
+    work = Rewrite(yard.store, yard.store, How(Encoding()), delete_inputs.Removal("delete"))
     late = Bin(tuple(files[1:3]), 128)
-    kept = rewrite.fetch(yard.store, late.inputs)
+    kept = rewrite_bin.fetch(yard.store, late.inputs)
     work(Bin(tuple(files[:2]), 128))
     (first,) = [
         Listed(stored.key, stored.size, stored.etag, stored.last_modified)
@@ -589,7 +594,7 @@ def test_what_an_output_was_made_of_is_known_when_it_is_taken_along(yard: Yard) 
     ]
     work(Bin((first, *files[6:]), 128))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rewrite, "fetch", lambda *arguments: kept)
+        patch.setattr(rewrite_bin, "fetch", lambda *arguments: kept)
         assert "taken back" in work(late).reason
         patch.setattr(Rewrite, "_finish", raising(Dead))
         with contextlib.suppress(Dead):
@@ -611,14 +616,14 @@ def test_an_output_made_of_a_file_that_was_replaced_since_is_for_a_person(yard: 
 
 def test_an_output_is_new_when_it_appears(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it took to verify it."""
-    real = engines.write
+    real = reencode.write
 
     def slowly(inputs: Any, unified: Any, encoding: Any, sink: Any, verify: Any) -> Any:
         written = real(inputs, unified, encoding, sink, verify)
         os.utime(sink.name, (0, 0))
         return written
 
-    monkeypatch.setattr(engines, "write", slowly)
+    monkeypatch.setattr(reencode, "write", slowly)
     yard.compact()
     stored = yard.store.stat(yard.outputs()[0])
     assert stored is not None
@@ -647,7 +652,7 @@ def test_files_that_appear_or_are_replaced_before_they_are_read(yard: Yard, monk
         yard.put("h=1/3.parquet", rows(3000))
         yard.store.delete(["h=1/4.parquet"])
 
-    happened = interrupted(monkeypatch, rewrite, "fetch", write)
+    happened = interrupted(monkeypatch, rewrite_bin, "fetch", write)
     report = yard.compact()
     assert happened == ["fetch"]
     assert set(report.made[0].changed) == {"h=1/3.parquet", "h=1/4.parquet"}
@@ -691,15 +696,15 @@ def test_an_output_that_vanishes_leaves_its_inputs(yard: Yard, monkeypatch: pyte
         assert "is gone as soon as it was made" in next(iter(report.failed.values())), step
         every_row_once(yard)
         monkeypatch.undo()
-    happened = interrupted(monkeypatch, originals.Removal, "_remove_some", vanish)
-    monkeypatch.setattr(originals, "CHUNK", 3)
+    happened = interrupted(monkeypatch, delete_inputs.Removal, "_remove_some", vanish)
+    monkeypatch.setattr(delete_inputs, "CHUNK", 3)
     assert len(yard.compact().not_removed) == 5, "the second chunk and the third were not removed any more"
     assert happened == ["_remove_some"]
 
 
 def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(originals, "CHUNK", 4)
-    real = originals.Removal._remove_some
+    monkeypatch.setattr(delete_inputs, "CHUNK", 4)
+    real = delete_inputs.Removal._remove_some
     calls: list[int] = []
 
     def replace_later(removal: Any, store: Objects, files: Any) -> dict[str, str]:
@@ -708,7 +713,7 @@ def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.Monk
             yard.put("h=1/6.parquet", rows(6000))
         return real(removal, store, files)
 
-    monkeypatch.setattr(originals.Removal, "_remove_some", replace_later)
+    monkeypatch.setattr(delete_inputs.Removal, "_remove_some", replace_later)
     yard.compact()
     assert calls == [4, 4]
     every_row_once(yard, rows(6000))
@@ -721,12 +726,12 @@ def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.Monk
 def test_output_that_differs_is_never_published(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, sort_by: tuple[str, ...]
 ) -> None:
-    real = engines.Output.write
+    real = reencode.Output.write
 
     def lose_a_row(output: Any, row_groups: Any) -> None:
         real(output, (rows.slice(1) for rows in row_groups))
 
-    monkeypatch.setattr(engines.Output, "write", lose_a_row)
+    monkeypatch.setattr(reencode.Output, "write", lose_a_row)
     report = yard.compact(encoding=Encoding(sort_by=sort_by))
     assert "are not those that were read" in next(iter(report.failed.values()))
     assert (len(yard.files()), yard.outputs()) == (8, [])
@@ -738,7 +743,7 @@ def test_what_is_fetched_is_the_version_that_was_listed(yard: Yard) -> None:
     assert stored is not None
     listed = Listed("h=1/0.parquet", stored.size, stored.etag)
     yard.put("h=1/0.parquet", rows(77))
-    found = rewrite.fetch(yard.store, [listed])
+    found = rewrite_bin.fetch(yard.store, [listed])
     assert isinstance(found, Fetched)
     assert found.inputs == ()
     assert "not the version that was listed" in found.changed["h=1/0.parquet"]

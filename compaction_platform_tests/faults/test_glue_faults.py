@@ -65,7 +65,7 @@ from compaction_platform.compact.glue.plan import Rules
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.swap import Swap
 from compaction_platform.compact.glue.table import KeptTable
-from compaction_platform.compact.originals import Removal
+from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact import originals
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import load_settings

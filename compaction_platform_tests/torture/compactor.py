@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, Directory
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings, load_settings

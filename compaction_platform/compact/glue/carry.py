@@ -14,13 +14,13 @@ import pyarrow
 
 from compaction_platform.compact.glue.manifest import OutputFile
 from compaction_platform.compact.glue.plan import copied_name, version_digest
-from compaction_platform.compact.inputs import UNREADABLE, Input, fetch
-from compaction_platform.compact.joining import How, Joined, in_one_line, joined, kind_of
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.outputs import OutputUnreadable, footer_of, inputs_told
-from compaction_platform.compact.plan import Bin
-from compaction_platform.compact.rewrite import same_rows
-from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
+from compaction_platform.compact.plan.bin_packing import Bin
+from compaction_platform.compact.plan.lineage import OutputUnreadable, footer_of, inputs_told
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.rewrite.compatible_inputs import How, Joined, in_one_line, joined, kind_of
+from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, Input, fetch
+from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, OutputDiffers
+from compaction_platform.compact.rewrite.rewrite_bin import same_rows
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectExists, ObjectMissing, Objects
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 import dagster as dg
 
 from compaction_platform.compact.audit import Audit, Audited
-from compaction_platform.compact.checks import check_result
+from compaction_platform.compact.dagster.checks import check_result
 from compaction_platform.compact.glue.manifest import SWAPPED
 from compaction_platform.compact.glue.plan import Place
 from compaction_platform.compact.glue.report import Report
 from compaction_platform.compact.glue.run import GlueRun
 from compaction_platform.compact.glue.table import Surveyed
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import OWN_NAME
+from compaction_platform.compact.plan.bin_packing import OWN_NAME
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.storage.object_store import Objects
 
 FEW_SMALL = "few_small_files"

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact.glue.manifest import (
     MANIFEST,
     SWAPPED,
@@ -17,9 +18,8 @@ from compaction_platform.compact.glue.manifest import (
 from compaction_platform.compact.glue.plan import COPIED, Found, Place, absorbed, missing_outputs, version_digest
 from compaction_platform.compact.glue.swap import Swap
 from compaction_platform.compact.glue.table import Surveyed
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.originals import Removal
-from compaction_platform.compact.plan import OWN_NAME
+from compaction_platform.compact.plan.bin_packing import OWN_NAME
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing
 

@@ -11,7 +11,7 @@ from compaction_platform.compact.glue.plan import Rules, place_of, why_location_
 from compaction_platform.compact.glue.predicate import PredicateInvalid, checked_grammar
 from compaction_platform.compact.glue.sensors import compact_schedule, partitions_sensor
 from compaction_platform.compact.glue.table import KeptTable, Publish
-from compaction_platform.compact.plan import Policy
+from compaction_platform.compact.plan.bin_packing import Policy
 from compaction_platform.lake.dagster.component_base import Cron, Declaration, Duration, as_timedelta
 from compaction_platform.lake.storage.sizes import MB
 

@@ -10,9 +10,9 @@ from compaction_platform.compact.glue.plan import Found, PartitionPlan, Place, p
 from compaction_platform.compact.glue.report import PartitionResult
 from compaction_platform.compact.glue.survey import LISTINGS_AT_ONCE, Surveyor, problematic
 from compaction_platform.compact.glue.table import Surveyed
-from compaction_platform.compact.joining import in_one_line
-from compaction_platform.compact.rewrite import Rewritten
-from compaction_platform.compact.run import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
+from compaction_platform.compact.rewrite.rewrite_bin import Rewritten
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 

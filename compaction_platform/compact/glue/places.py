@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field, replace
 
 from compaction_platform.compact.glue.plan import Place
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.outputs import listed
+from compaction_platform.compact.plan.lineage import listed
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.storage.object_store import Objects
 
 

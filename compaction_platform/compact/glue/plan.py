@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from compaction_platform.compact.glue.manifest import SWAPPED, File, Manifest
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import OWN_NAME, Bin, Policy, bins, digest_of, is_own
+from compaction_platform.compact.plan.bin_packing import OWN_NAME, Bin, Policy, bins, digest_of, is_own
+from compaction_platform.compact.plan.listing import Listed
 
 COPIED = re.compile(r"(?P<stem>.*?)\.copied-(?P<digest>[0-9a-f]{24})(?P<ending>(\.parquet)?)", re.DOTALL)
 VERSION = re.compile(r"(?P<digest>v-[0-9a-f]{16})-[0-9a-f]{8}")

@@ -20,7 +20,7 @@ from compaction_platform.compact.glue.report import PartitionResult, Report
 from compaction_platform.compact.glue.survey import EVERYTHING, NOTHING_TO_GAIN, Selection, Surveyor
 from compaction_platform.compact.glue.swap import Swap, SwapConflict
 from compaction_platform.compact.glue.table import KeptTable, Surveyed
-from compaction_platform.compact.joining import How, in_one_line
+from compaction_platform.compact.rewrite.compatible_inputs import How, in_one_line
 from compaction_platform.lake.parquet.writer import Encoding
 from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.storage.object_store import Objects

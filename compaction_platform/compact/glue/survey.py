@@ -35,8 +35,8 @@ from compaction_platform.compact.glue.plan import (
 )
 from compaction_platform.compact.glue.predicate import checked_predicate
 from compaction_platform.compact.glue.table import KeptTable, Surveyed
-from compaction_platform.compact.joining import in_one_line
-from compaction_platform.compact.outputs import told_inputs
+from compaction_platform.compact.plan.lineage import told_inputs
+from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 
 LISTINGS_AT_ONCE = 16
 TRIED_AGAIN_AFTER = timedelta(days=1)

@@ -10,7 +10,7 @@ from compaction_platform.compact.glue.manifest import MANIFEST, SWAPPED, File, M
 from compaction_platform.compact.glue.places import Places
 from compaction_platform.compact.glue.plan import Found, absorbed, place_of
 from compaction_platform.compact.glue.table import Surveyed
-from compaction_platform.compact.written import OutputDiffers
+from compaction_platform.compact.rewrite.result import OutputDiffers
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing
 

@@ -26,8 +26,8 @@ from compaction_platform.compact.glue.plan import (
     version_digest,
     why_location_unusable,
 )
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import Policy
+from compaction_platform.compact.plan.bin_packing import Policy
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.storage.sizes import MB
 
 pytestmark = pytest.mark.unit

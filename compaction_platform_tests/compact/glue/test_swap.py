@@ -18,7 +18,7 @@ from compaction_platform.compact.glue.names import partition_name
 from compaction_platform.compact.glue.plan import GOOD, NO_FILES, YOUNG, Rules
 from compaction_platform.compact.glue.predicate import PredicateInvalid
 from compaction_platform.compact.glue.survey import NOTHING_TO_GAIN, Selection
-from compaction_platform.compact.plan import Policy
+from compaction_platform.compact.plan.bin_packing import Policy
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.settings import SettingsInvalid
 from compaction_platform_tests.compact.glue.scene import COLUMNS, GRACE_OVER, RULES, Scene, as_parquet, clicks

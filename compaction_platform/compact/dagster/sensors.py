@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import dagster as dg
 
-from compaction_platform.compact.dataset import Dataset
+from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.dagster.schedules import due_partitions, latest
 from compaction_platform.compact.layout import Layout
-from compaction_platform.compact.lookout import Found, look
-from compaction_platform.compact.schedules import due_partitions, latest
+from compaction_platform.compact.plan.changes import Found, look
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import run_requests
 from compaction_platform.lake.spark.parallel_map import Spread

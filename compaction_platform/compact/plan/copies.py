@@ -7,8 +7,8 @@ once more every row would be there twice. Files that a producer delivers again l
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from compaction_platform.compact.listed import Ancestor, Listed
-from compaction_platform.compact.outputs import content_digest
+from compaction_platform.compact.plan.lineage import content_digest
+from compaction_platform.compact.plan.listing import Ancestor, Listed
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
 
 READS_AT_ONCE = 8

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.decisions import Decisions
-from compaction_platform.compact.inputs import Input, fetch
-from compaction_platform.compact.joining import How, groups_of, joined
-from compaction_platform.compact.originals import Proof, Removal
-from compaction_platform.compact.outputs import in_directory, told_inputs
-from compaction_platform.compact.plan import NOT_ALIKE, Bin
-from compaction_platform.compact.written import NOTHING_CHANGED, Engine, OutputDiffers
+from compaction_platform.compact.commit.decisions import Decisions
+from compaction_platform.compact.commit.delete_inputs import Proof, Removal
+from compaction_platform.compact.plan.bin_packing import NOT_ALIKE, Bin
+from compaction_platform.compact.plan.lineage import in_directory, told_inputs
+from compaction_platform.compact.rewrite.compatible_inputs import How, groups_of, joined
+from compaction_platform.compact.rewrite.read_inputs import Input, fetch
+from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.stitch.stitch_plan import Choice
 from compaction_platform.lake.storage.object_store import ObjectExists, Objects

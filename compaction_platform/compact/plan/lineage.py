@@ -11,8 +11,8 @@ import pyarrow.parquet
 import xxhash
 from typing_extensions import Buffer
 
-from compaction_platform.compact.listed import Ancestor, Listed, Version
-from compaction_platform.compact.plan import OWN_NAME
+from compaction_platform.compact.plan.bin_packing import OWN_NAME
+from compaction_platform.compact.plan.listing import Ancestor, Listed, Version
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.object_store import (

@@ -6,9 +6,9 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.compact.checks import check_specs, results_after_a_run, results_alone
-from compaction_platform.compact.dataset import Dataset
-from compaction_platform.compact.partitions import partitions_of
+from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.dagster.checks import check_specs, results_after_a_run, results_alone
+from compaction_platform.compact.dagster.partitions import partitions_of
 from compaction_platform.compact.report import Report, Survey, total_of
 from compaction_platform.compact.show import plan_as_json
 from compaction_platform.lake.dagster.metrics import send_metrics

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from compaction_platform.compact.dataset import Dataset
+from compaction_platform.compact.config import Dataset
 from compaction_platform.compact.layout import Layout, Unit
-from compaction_platform.compact.lookout import Found, look
+from compaction_platform.compact.plan.changes import Found, look
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import WHOLE, Due, run_requests
 from compaction_platform.lake.spark.parallel_map import Spread

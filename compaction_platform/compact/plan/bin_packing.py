@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from compaction_platform.compact.listed import Listed, Version
-from compaction_platform.compact.reconcile import Decision, is_settled, reconcile
-from compaction_platform.compact.schema_groups import Unify
+from compaction_platform.compact.plan.listing import Listed, Version
+from compaction_platform.compact.plan.reconcile import Decision, is_settled, reconcile
+from compaction_platform.compact.plan.schema_groups import Unify
 from compaction_platform.lake.storage.sizes import MB
 
 LONGEST_STEM = 120

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.plan.listing import Listed, Version
 
 SETTLED_AFTER = timedelta(minutes=1)  # from then on others finish what the run that made it has left to do
 ABANDONED_AFTER = timedelta(hours=1)  # from then on others withdraw one of two that share inputs

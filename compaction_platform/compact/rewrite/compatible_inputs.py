@@ -12,12 +12,18 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact import engines
-from compaction_platform.compact.inputs import UNREADABLE, UNREADABLE_OR_TOO_LARGE, Input, Unusable, refuse_exhaustion
-from compaction_platform.compact.schema_groups import Unify, grouped
-from compaction_platform.compact.schemas import Unified, fitted
-from compaction_platform.compact.second_look import refused_inputs, require_output
-from compaction_platform.compact.written import Verify, Written
+from compaction_platform.compact.plan.schema_groups import Unify, grouped
+from compaction_platform.compact.rewrite import reencode
+from compaction_platform.compact.rewrite.read_inputs import (
+    UNREADABLE,
+    UNREADABLE_OR_TOO_LARGE,
+    Input,
+    Unusable,
+    refuse_exhaustion,
+)
+from compaction_platform.compact.rewrite.result import Verify, Written
+from compaction_platform.compact.rewrite.second_reader import refused_inputs, require_output
+from compaction_platform.compact.rewrite.unify_schema import Unified, fitted
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.writer import Encoding
@@ -93,7 +99,7 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
                 set_aside |= apart
                 continue
             try:
-                written = engines.write(usable, unified, how.encoding_for(usable[0]), spool, how.verify)
+                written = reencode.write(usable, unified, how.encoding_for(usable[0]), spool, how.verify)
                 with second:
                     require_output(spool.path, Input(usable[0].file, spool.mapped()), how.second_reader, called)
                 written = replace(written, proof_seconds=written.proof_seconds + second.seconds)

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 from typing_extensions import Buffer
 
-from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.footer import Footer, FooterReader
 from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from compaction_platform.compact.reconcile import Decision
+from compaction_platform.compact.plan.reconcile import Decision
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, Objects
 from compaction_platform.persisted_names import DECIDED_DIRECTORY

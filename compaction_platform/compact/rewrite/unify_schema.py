@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow
 
-from compaction_platform.compact.inputs import Unusable
+from compaction_platform.compact.rewrite.read_inputs import Unusable
 from compaction_platform.lake.iceberg.types import converted, holds
 from compaction_platform.lake.verification.canonical_form import canonical_type
 

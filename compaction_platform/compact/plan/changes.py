@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from compaction_platform.compact.dataset import Dataset
-from compaction_platform.compact.listed import Listed, Version
-from compaction_platform.compact.nothing_gained import NothingGained
-from compaction_platform.compact.outputs import listed
-from compaction_platform.compact.plan import OWN_NAME, Policy, digest_of
-from compaction_platform.compact.run import LISTINGS_AT_ONCE, CompactRun
-from compaction_platform.compact.set_aside import SetAside
+from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.job import LISTINGS_AT_ONCE, CompactRun
+from compaction_platform.compact.plan.bin_packing import OWN_NAME, Policy, digest_of
+from compaction_platform.compact.plan.lineage import listed
+from compaction_platform.compact.plan.listing import Listed, Version
+from compaction_platform.compact.plan.nothing_gained import NothingGained
+from compaction_platform.compact.plan.skipped_files import SetAside
 
 DIGEST_LENGTH = 12
 AT_A_TIME = 4 * LISTINGS_AT_ONCE

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from compaction_platform.compact.job import CompactRun, Directory
 from compaction_platform.compact.layout import Layout
-from compaction_platform.compact.run import CompactRun, Directory
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings

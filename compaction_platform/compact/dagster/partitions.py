@@ -1,6 +1,6 @@
 import dagster as dg
 
-from compaction_platform.compact.dataset import Dataset
+from compaction_platform.compact.config import Dataset
 from compaction_platform.compact.layout import KEY_FORMATS
 
 

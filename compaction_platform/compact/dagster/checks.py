@@ -7,12 +7,12 @@ from typing import Any
 import dagster as dg
 
 from compaction_platform.compact.audit import Audit
-from compaction_platform.compact.dataset import Dataset
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.outputs import listed
-from compaction_platform.compact.plan import OWN_NAME, together
+from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.job import CompactRun
+from compaction_platform.compact.plan.bin_packing import OWN_NAME, together
+from compaction_platform.compact.plan.lineage import listed
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.compact.report import Report
-from compaction_platform.compact.run import CompactRun
 
 FEW_SMALL = "few_small_files"
 NO_SUPERSEDED = "no_superseded_inputs_left"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
-from compaction_platform.compact.listed import Listed
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.persisted_names import TRASH_DIRECTORY
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from compaction_platform.compact.plan import Bin, mark_of
-from compaction_platform.compact.schema_groups import Unify
+from compaction_platform.compact.plan.bin_packing import Bin, mark_of
+from compaction_platform.compact.plan.schema_groups import Unify
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.persisted_names import NOTHING_GAINED_DIRECTORY
 

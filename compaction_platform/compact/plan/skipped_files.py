@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from compaction_platform.compact.listed import Listed, Version
+from compaction_platform.compact.plan.listing import Listed, Version
 from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
 from compaction_platform.persisted_names import SET_ASIDE_DIRECTORY
 

@@ -9,22 +9,31 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from compaction_platform.compact import reconcile
-from compaction_platform.compact.column_survey import ColumnSurvey, survey_columns
-from compaction_platform.compact.copies import copies_of_inputs
-from compaction_platform.compact.decisions import Decisions
-from compaction_platform.compact.joining import How
-from compaction_platform.compact.listed import Listed, Version
-from compaction_platform.compact.nothing_gained import NothingGained
-from compaction_platform.compact.originals import Originals, Proof, Removal, empty_trash
-from compaction_platform.compact.outputs import Told, listed, told_inputs
-from compaction_platform.compact.own_lists import list_above, lists_in, refusal, refuse_listed
-from compaction_platform.compact.plan import Bin, Plan, Policy, State, Target, by_directory, make_plan, together
-from compaction_platform.compact.reconcile import Decision, in_doubt
+from compaction_platform.compact.commit.decisions import Decisions
+from compaction_platform.compact.commit.delete_inputs import Originals, Proof, Removal, empty_trash
+from compaction_platform.compact.plan import reconcile
+from compaction_platform.compact.plan.bin_packing import (
+    Bin,
+    Plan,
+    Policy,
+    State,
+    Target,
+    by_directory,
+    make_plan,
+    together,
+)
+from compaction_platform.compact.plan.column_survey import ColumnSurvey, survey_columns
+from compaction_platform.compact.plan.copies import copies_of_inputs
+from compaction_platform.compact.plan.lineage import Told, listed, told_inputs
+from compaction_platform.compact.plan.listing import Listed, Version
+from compaction_platform.compact.plan.nothing_gained import NothingGained
+from compaction_platform.compact.plan.own_lists import list_above, lists_in, refusal, refuse_listed
+from compaction_platform.compact.plan.reconcile import Decision, in_doubt
+from compaction_platform.compact.plan.skipped_files import SetAside
 from compaction_platform.compact.report import Report, Survey
-from compaction_platform.compact.rewrite import Rewrite, Rewritten
-from compaction_platform.compact.set_aside import SetAside
-from compaction_platform.compact.written import Verify
+from compaction_platform.compact.rewrite.compatible_inputs import How
+from compaction_platform.compact.rewrite.result import Verify
+from compaction_platform.compact.rewrite.rewrite_bin import Rewrite, Rewritten
 from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
 from compaction_platform.lake.parquet.writer import Encoding

@@ -8,8 +8,8 @@ from typing import Literal
 import pyarrow
 import xxhash
 
-from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.schemas import fitted
+from compaction_platform.compact.rewrite.read_inputs import Input
+from compaction_platform.compact.rewrite.unify_schema import fitted
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.stitch.stitch_plan import Choice
 from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder

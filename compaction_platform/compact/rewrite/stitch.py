@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.written import Verify, Written, bytes_digest, digest_of
+from compaction_platform.compact.rewrite.read_inputs import Input
+from compaction_platform.compact.rewrite.result import Verify, Written, bytes_digest, digest_of
 from compaction_platform.lake.parquet.stitch.description import arrow_schema
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
 from compaction_platform.lake.parquet.stitch.stitch_plan import planned, written

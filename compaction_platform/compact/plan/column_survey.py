@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.inputs import UNREADABLE
-from compaction_platform.compact.listed import Listed
-from compaction_platform.compact.plan import Bin
-from compaction_platform.compact.schema_groups import Unify, differences, grouped
+from compaction_platform.compact.plan.bin_packing import Bin
+from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.schema_groups import Unify, differences, grouped
+from compaction_platform.compact.rewrite.read_inputs import UNREADABLE
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.object_store import Objects

@@ -4,8 +4,8 @@ published."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from compaction_platform.compact.inputs import UNREADABLE, Input, refuse_exhaustion
-from compaction_platform.compact.written import NOTHING_CHANGED, OutputDiffers
+from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, Input, refuse_exhaustion
+from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.lake.parquet.second_reader import (
     Extent,
     NotJudged,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from compaction_platform.compact.glue.table import KeptTable
-    from compaction_platform.compact.run import CompactRun
+    from compaction_platform.compact.job import CompactRun
 
 app = typer.Typer()
 Uri = Annotated[
@@ -162,7 +162,7 @@ def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = Fal
     import warnings
 
     from compaction_platform.compact.glue.table import KeptTable
-    from compaction_platform.compact.plan import Policy
+    from compaction_platform.compact.plan.bin_packing import Policy
 
     warnings.filterwarnings("ignore", module="dagster")
     import dagster as dg
@@ -193,8 +193,8 @@ def _compact_run(
     *,
     union: bool = False,
 ) -> "CompactRun":
-    from compaction_platform.compact.plan import Policy
-    from compaction_platform.compact.run import CompactRun, Directory
+    from compaction_platform.compact.job import CompactRun, Directory
+    from compaction_platform.compact.plan.bin_packing import Policy
     from compaction_platform.lake.spark.parallel_map import Spread
     from compaction_platform.lake.spark.session import spark_session, task_slots
     from compaction_platform.settings import load_settings

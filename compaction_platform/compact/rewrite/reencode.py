@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact import stitching
-from compaction_platform.compact.inputs import Input
-from compaction_platform.compact.outputs import ancestors, content_digest, described
-from compaction_platform.compact.schemas import Unified, carried_over, fitted
-from compaction_platform.compact.written import Verify, Written, digest_of, read_back, require
+from compaction_platform.compact.plan.lineage import ancestors, content_digest, described
+from compaction_platform.compact.rewrite import stitch
+from compaction_platform.compact.rewrite.read_inputs import Input
+from compaction_platform.compact.rewrite.result import Verify, Written, digest_of, read_back, require
+from compaction_platform.compact.rewrite.unify_schema import Unified, carried_over, fitted
 from compaction_platform.lake.parquet.external_sort import is_sorted, sorted_row_groups
 from compaction_platform.lake.parquet.stitch.errors import CannotStitch
 from compaction_platform.lake.parquet.writer import Encoding, Output, row_groups
@@ -32,7 +32,7 @@ def write(
     if encoding.sort_by:
         return _sort(inputs, unified.schema, encoding, metadata, sink)
     try:
-        return stitching.write(inputs, encoding, metadata, sink, verify)
+        return stitch.write(inputs, encoding, metadata, sink, verify)
     except CannotStitch as cannot:
         sink.seek(0)
         sink.truncate()
