@@ -20,10 +20,10 @@ import pyarrow.parquet
 from _report import show
 from moto.server import ThreadedMotoServer
 
-from compaction_platform.compact.glue.plan import Rules
-from compaction_platform.compact.glue.run import GlueRun
-from compaction_platform.compact.glue.survey import Selection
-from compaction_platform.compact.glue.table import KeptTable
+from compaction_platform.compact.glue.config import KeptTable
+from compaction_platform.compact.glue.job import GlueRun
+from compaction_platform.compact.glue.plan.inventory import Selection
+from compaction_platform.compact.glue.plan.partition_plan import Rules
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots

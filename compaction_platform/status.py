@@ -11,7 +11,7 @@ from rich.text import Text
 
 from compaction_platform.compact.component import CompactedDirectory
 from compaction_platform.compact.glue.component import CompactedGlueTable
-from compaction_platform.compact.glue.run import GlueRun
+from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.report import total_of
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.sizes import Sizes
@@ -20,7 +20,7 @@ from compaction_platform.maintain.dagster.assets import run_of
 
 if TYPE_CHECKING:
     from compaction_platform.compact.config import Dataset
-    from compaction_platform.compact.glue.table import KeptTable
+    from compaction_platform.compact.glue.config import KeptTable
     from compaction_platform.maintain.job import Maintenance
     from compaction_platform.settings import Settings
 

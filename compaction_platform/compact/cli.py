@@ -18,7 +18,7 @@ from compaction_platform.settings import package_directory
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compaction_platform.compact.glue.table import KeptTable
+    from compaction_platform.compact.glue.config import KeptTable
     from compaction_platform.compact.job import CompactRun
 
 app = typer.Typer()
@@ -109,9 +109,9 @@ def _refuse_where(where: str | None) -> None:
 
 
 def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
-    from compaction_platform.compact.glue.run import GlueRun
-    from compaction_platform.compact.glue.show import plan_as_json, plan_as_table
-    from compaction_platform.compact.glue.survey import Selection
+    from compaction_platform.compact.glue.cli import plan_as_json, plan_as_table
+    from compaction_platform.compact.glue.job import GlueRun
+    from compaction_platform.compact.glue.plan.inventory import Selection
     from compaction_platform.lake.spark.parallel_map import Spread
     from compaction_platform.settings import load_settings
 
@@ -126,9 +126,9 @@ def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
 
 
 def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
-    from compaction_platform.compact.glue.run import GlueRun
-    from compaction_platform.compact.glue.show import report_as_json, report_as_table
-    from compaction_platform.compact.glue.survey import Selection
+    from compaction_platform.compact.glue.cli import report_as_json, report_as_table
+    from compaction_platform.compact.glue.job import GlueRun
+    from compaction_platform.compact.glue.plan.inventory import Selection
     from compaction_platform.lake.spark.parallel_map import Spread
     from compaction_platform.lake.spark.session import spark_session, task_slots
     from compaction_platform.settings import load_settings
@@ -161,7 +161,7 @@ def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = Fal
     import dataclasses
     import warnings
 
-    from compaction_platform.compact.glue.table import KeptTable
+    from compaction_platform.compact.glue.config import KeptTable
     from compaction_platform.compact.plan.bin_packing import Policy
 
     warnings.filterwarnings("ignore", module="dagster")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.compact.glue import cleanup
-from compaction_platform.compact.glue.carry import Carry, Work
-from compaction_platform.compact.glue.manifest import MANIFEST, SWAPPED
-from compaction_platform.compact.glue.swap import Swap
+from compaction_platform.compact.glue.commit import cleanup
+from compaction_platform.compact.glue.commit.swap_location import Swap
+from compaction_platform.compact.glue.plan.manifest import MANIFEST, SWAPPED
+from compaction_platform.compact.glue.rewrite.partition_files import Carry, Work
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
@@ -60,11 +60,11 @@ def is_finished(scene: Scene) -> None:
 SCRIPT = """
 import os, signal, sys
 from compaction_platform.compact.glue import carry, cleanup, run, swap
-from compaction_platform.compact.glue.catalog import GlueCatalog
-from compaction_platform.compact.glue.plan import Rules
-from compaction_platform.compact.glue.run import GlueRun
-from compaction_platform.compact.glue.swap import Swap
-from compaction_platform.compact.glue.table import KeptTable
+from compaction_platform.compact.glue.commit.catalog import GlueCatalog
+from compaction_platform.compact.glue.plan.partition_plan import Rules
+from compaction_platform.compact.glue.job import GlueRun
+from compaction_platform.compact.glue.commit.swap_location import Swap
+from compaction_platform.compact.glue.config import KeptTable
 from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact import originals
 from compaction_platform.lake.storage.object_store import Objects

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.compact.glue.assets import compact_job, glue_asset
-from compaction_platform.compact.glue.plan import Rules, place_of, why_location_unusable
-from compaction_platform.compact.glue.predicate import PredicateInvalid, checked_grammar
-from compaction_platform.compact.glue.sensors import compact_schedule, partitions_sensor
-from compaction_platform.compact.glue.table import KeptTable, Publish
+from compaction_platform.compact.glue.config import KeptTable, Publish
+from compaction_platform.compact.glue.dagster.assets import compact_job, glue_asset
+from compaction_platform.compact.glue.dagster.sensors import compact_schedule, partitions_sensor
+from compaction_platform.compact.glue.plan.partition_plan import Rules, place_of, why_location_unusable
+from compaction_platform.compact.glue.plan.predicate import PredicateInvalid, checked_grammar
 from compaction_platform.compact.plan.bin_packing import Policy
 from compaction_platform.lake.dagster.component_base import Cron, Declaration, Duration, as_timedelta
 from compaction_platform.lake.storage.sizes import MB

@@ -1,134 +1,288 @@
-"""The same run as a job on AWS Glue, EMR Serverless or anywhere else, started and watched by Dagster Pipes.
+"""One run over partitions of a Glue table: list, plan, rewrite on Spark, swap, clean up. Dagster, the command and the
+job on AWS call it. Every partition is finished by itself."""
 
-The request is in the extras: the fields of a `CompactedGlueTable`, and `partitions` to name some.
-"""
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import cache
-from typing import TYPE_CHECKING, Any
-
-from dagster_pipes import (
-    PipesCliArgsParamsLoader,
-    PipesContext,
-    PipesContextLoader,
-    PipesDefaultContextLoader,
-    PipesDefaultMessageWriter,
-    PipesEnvVarParamsLoader,
-    PipesMessageWriter,
-    PipesParamsLoader,
-    PipesS3ContextLoader,
-    PipesS3MessageWriter,
-    open_dagster_pipes,
-)
-from pydantic import ValidationError
-
-from compaction_platform.compact.glue.run import GlueRun
-from compaction_platform.compact.glue.survey import Selection
-from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.lake.storage.aws_clients import aws_client
-from compaction_platform.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from compaction_platform.compact.glue.report import PartitionResult, Report
-    from compaction_platform.compact.glue.table import KeptTable
+from compaction_platform.compact.glue.commit.catalog import GlueCatalog
+from compaction_platform.compact.glue.commit.cleanup import Cleanup
+from compaction_platform.compact.glue.commit.in_place import InPlace
+from compaction_platform.compact.glue.commit.swap_location import Swap, SwapConflict
+from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.plan.inventory import EVERYTHING, NOTHING_TO_GAIN, Selection, Surveyor
+from compaction_platform.compact.glue.plan.manifest import NOTHING_GAINED, SWAPPED, OutputFile
+from compaction_platform.compact.glue.plan.partition_plan import LARGE_OR_ALONE, Rules, copied_name, overlap, place_of
+from compaction_platform.compact.glue.plan.places import Places
+from compaction_platform.compact.glue.report import PartitionResult, Report
+from compaction_platform.compact.glue.rewrite.partition_files import Carry, Work
+from compaction_platform.compact.rewrite.compatible_inputs import How, in_one_line
+from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
+from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.sizes import MB, Sizes
+from compaction_platform.settings import Settings
 
 
-class RequestInvalid(CompactionError):
-    """The extras are not a request. Nothing was done."""
+@dataclass
+class _Partly:
+    """A partition whose files are on their way."""
+
+    surveyed: Surveyed
+    target: str
+    began: float
+    waiting: int
+    outputs: list[OutputFile] = field(default_factory=list)
+    error: str | None = None
 
 
-class PartitionsUnfinished(CompactionError):
-    """Some partitions are as they were; the others are done."""
+@dataclass(frozen=True)
+class GlueRun:
+    """What a run works with. `spread` is called only when there is something to do, `done` with every partition that
+    is finished, `progress` with the bytes to rewrite and those that are done."""
+
+    kept: KeptTable
+    settings: Settings
+    spread: Callable[[], Spread]
+    say: Callable[[str], None] = lambda text: None
+    done: Callable[[PartitionResult], None] = lambda result: None
+    progress: Callable[[int, int], None] = lambda total, done: None
+
+    @cached_property
+    def surveyor(self) -> Surveyor:
+        places = Places(Objects.at("s3://any", self.settings))
+        return Surveyor(self.kept, GlueCatalog.at(self.settings), places)
+
+    @cached_property
+    def swap(self) -> Swap:
+        return Swap(self.surveyor.catalog, self.surveyor.table, self.surveyor.places)
+
+    @property
+    def rules(self) -> Rules:
+        return self.kept.rules
+
+    @cached_property
+    def in_place(self) -> InPlace:
+        return InPlace(self.surveyor, self.settings, self.spread, self.say)
+
+    def now(self) -> datetime:
+        """By the store's clock."""
+        return Objects.at(f"{self.surveyor.root}/_compaction", self.settings).now()
+
+    # ------------------------------------------------------------ list and plan
+
+    def plan(self, selection: Selection = EVERYTHING) -> tuple[Surveyed, ...]:
+        """What would be done. Nothing is changed."""
+        if self.kept.publish == "in_place":
+            return tuple(self.in_place.surveys(self.surveyor.partitions(selection)))
+        now = self.now()  # first of all: a target that cannot be is refused before anything is read
+        return tuple(self.surveyor.surveys(self.surveyor.partitions(selection), self.rules, now))
+
+    # ------------------------------------------------------------ carry out
+
+    def run(self, selection: Selection = EVERYTHING) -> Report:
+        began = time.monotonic()
+        surveys = self.plan(selection)
+        if self.kept.publish == "in_place":
+            results = list(self._told(self.in_place.run(surveys)))
+        else:
+            results = list(self._told(self._swap_all(surveys)))
+        return Report(surveys, tuple(results), time.monotonic() - began)
+
+    def _told(self, results: Iterable[PartitionResult]) -> Iterator[PartitionResult]:
+        for each in results:
+            self.say(_sentence(each))
+            self.done(each)
+            yield each
+
+    def _swap_all(self, surveys: Sequence[Surveyed]) -> Iterator[PartitionResult]:
+        now = self.now()
+        ready: list[Surveyed] = []
+        brought: dict[str, int] = {}
+        for surveyed in surveys:
+            try:
+                again, brought[surveyed.name] = self._prepared(surveyed, now)
+            except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
+                yield self._result(surveyed, "failed", _named(error))
+                continue
+            if again.plan.bins:
+                ready.append(again)
+            else:
+                yield replace(self._left_alone(again, now), late=brought[again.name])
+        for result, surveyed in self._rewritten(ready, now):
+            late = brought[result.name]
+            yield replace(self._tidied(result, surveyed, now) if result.outcome == "left alone" else result, late=late)
+
+    def _prepared(self, surveyed: Surveyed, now: datetime) -> tuple[Surveyed, int]:
+        """What is to be done first: a swap is noted that a dead run did not, and late files are brought in."""
+        plan, found = surveyed.plan, surveyed.found
+        if plan.notes_swap and found.manifest is not None:
+            self.swap.note(found.manifest)
+        if not plan.late:
+            return surveyed, 0
+        if self.swap.location(surveyed.partition) != found.current.uri:
+            raise SwapConflict("it was led elsewhere meanwhile; the next run plans anew")
+        for late in plan.late:
+            name = copied_name(late.identity, late.file.key)
+            self._carry().copy(late.place, found.current.uri, late.file, "late", name)
+            self.say(f"{surveyed.name}: {late.place}/{late.file.key} came to an old location; it is part of it now")
+        return self.surveyor.survey(surveyed.partition, self.rules, now), len(plan.late)
+
+    # ------------------------------------------------------------ rewrite and commit
+
+    def _rewritten(self, ready: Sequence[Surveyed], now: datetime) -> Iterator[tuple[PartitionResult, Surveyed]]:
+        """As soon as all files of a partition are at their new place, it is committed."""
+        partly: dict[str, _Partly] = {}
+        works: list[Work] = []
+        for surveyed in ready:
+            # A directory of its own for every attempt: no other run can put anything into it.
+            attempt = f"{surveyed.plan.version}-{secrets.token_hex(4)}"
+            target = f"{self.surveyor.root}/{surveyed.name}/{attempt}"
+            some = _works(surveyed, target, self.rules.policy.target_mb)
+            partly[surveyed.name] = _Partly(surveyed, target, time.monotonic(), len(some))
+            works += some
+        total = sum(work.size for work in works)
+        finished = 0
+        if works:
+            self.say(f"{len(ready):,} partitions, {len(works):,} pieces of work, {total / MB:,.1f} MB")
+        for outcome in self.spread_for(total).run(self._carry(), works, weight=lambda work: work.size):
+            one = partly[outcome.item.partition]
+            one.waiting -= 1
+            one.outputs += outcome.value or ()
+            one.error = one.error or outcome.error
+            finished += outcome.item.size
+            self.progress(total, finished)
+            if one.waiting == 0:
+                yield self._committed(one, now), one.surveyed
+
+    def _committed(self, one: _Partly, now: datetime) -> PartitionResult:
+        surveyed = one.surveyed
+        if one.error is not None:
+            outcome = "conflict" if one.error.startswith("InputsChanged") else "failed"
+            return self._result(surveyed, outcome, one.error, one.began)
+        try:
+            if len(one.outputs) >= len(surveyed.found.current.data):
+                self._remember_nothing_gained(one)
+                return self._result(surveyed, "left alone", NOTHING_TO_GAIN, one.began)
+            manifest = self.swap.commit(surveyed, one.target, one.outputs, now)
+        except SwapConflict as conflict:
+            self._discard(one)
+            return self._result(surveyed, "conflict", str(conflict), one.began)
+        except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
+            return self._result(surveyed, "failed", _named(error), one.began)
+        return replace(
+            self._result(surveyed, "compacted", "", one.began),
+            after=Sizes.of(each.size for each in manifest.outputs),
+            location=manifest.location,
+            outputs=manifest.outputs,
+            rows=manifest.rows,
+        )
+
+    def _remember_nothing_gained(self, one: _Partly) -> None:
+        beside = self.surveyor.places.at(f"{self.surveyor.root}/{one.surveyed.name}")
+        stale = [each.key for each in beside.list_directory() if each.key.startswith(NOTHING_GAINED)]
+        beside.delete(stale)
+        beside.write(f"{NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
+        self._discard(one)
+
+    def _discard(self, one: _Partly) -> None:
+        Cleanup(self.swap).discard(one.surveyed, one.target, [each.name for each in one.outputs])
+
+    # ------------------------------------------------------------ clean up
+
+    def _left_alone(self, surveyed: Surveyed, now: datetime) -> PartitionResult:
+        result = self._result(surveyed, "left alone", surveyed.plan.why_not or "")
+        if surveyed.plan.problem:
+            return replace(result, problem=surveyed.plan.problem)
+        return self._tidied(result, surveyed, now)
+
+    def _tidied(self, result: PartitionResult, surveyed: Surveyed, now: datetime) -> PartitionResult:
+        """Remove what earlier swaps have replaced, and what dead runs have left."""
+        cleanup = Cleanup(self.swap)
+        try:
+            kept_for = self._read_by_others(surveyed)
+            files = [file for file in surveyed.plan.removable if file.place not in kept_for]
+            removed, failures = cleanup.remove_replaced(surveyed, files)
+            leftovers, notes = cleanup.remove_leftovers(surveyed, self._wanted, now)
+        except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
+            return replace(result, not_removed={surveyed.name: _named(error)})
+        kept = {**notes, **kept_for}
+        return replace(result, removed=removed, leftovers=leftovers, not_removed=failures, kept=kept)
+
+    def _read_by_others(self, surveyed: Surveyed) -> dict[str, str]:
+        """Old places that another partition, or another table of the database, reads, too."""
+        found: dict[str, str] = {}
+        for place in {file.place for file in surveyed.plan.removable}:
+            for name, location in self.surveyor.locations.items():
+                if name != surveyed.name and overlap(place, place_of(location)):
+                    found[place] = f"partition {name} reads it, too; the originals stay"
+            for name, other in self._other_places.items():
+                if overlap(place, other):
+                    found[place] = f"table {name} of the same database reads it, too; the originals stay"
+        return found
+
+    @cached_property
+    def _wanted(self) -> frozenset[str]:
+        return frozenset(place_of(location) for location in self.surveyor.locations.values())
+
+    @cached_property
+    def _other_places(self) -> dict[str, str]:
+        places = self.surveyor.catalog.other_places(self.surveyor.table)
+        return {name: place_of(location) for name, location in places.items() if "://" in location}
+
+    # ------------------------------------------------------------
+
+    def _carry(self) -> Carry:
+        return Carry(self.surveyor.places.objects, How(Encoding(), exactly=True))
+
+    def spread_for(self, size: int) -> Spread:
+        """Where work on so many bytes goes: a session is not opened for little of it."""
+        return Spread(None, os.cpu_count() or 1) if size <= SMALL_WORK_BYTES else self.spread()
+
+    def _result(self, surveyed: Surveyed, outcome: str, why: str, began: float | None = None) -> PartitionResult:
+        location = surveyed.found.current.uri or surveyed.partition.location or ""
+        return PartitionResult(
+            name=surveyed.name,
+            outcome=outcome,  # type: ignore[arg-type]  # one of the few that are given here
+            why=why,
+            before=surveyed.sizes,
+            after=surveyed.sizes,
+            location_before=location,
+            location=location,
+            seconds=0.0 if began is None else time.monotonic() - began,
+        )
 
 
-def main() -> None:
-    settings = load_settings()
-    loader, context_loader, writer = _channels(settings)
-    with (
-        open_dagster_pipes(params_loader=loader, context_loader=context_loader, message_writer=writer) as pipes,
-        ExitStack() as until_done,
-    ):
-        session = cache(lambda: until_done.enter_context(spark_session(settings)))
-
-        def spread() -> Spread:
-            return Spread(session(), task_slots(session(), settings))
-
-        report = _run(pipes, settings, spread)
-        if pipes.is_asset_step:
-            pipes.report_asset_materialization(metadata=_figures(report))
-        if report.unfinished:
-            raise PartitionsUnfinished(
-                f"{len(report.unfinished)} partitions are as they were, the first: {report.unfinished[0].name}: "
-                f"{report.unfinished[0].why}"
-            )
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {in_one_line(error).removeprefix(f'{type(error).__name__}: ')}"
 
 
-def _run(pipes: PipesContext, settings: Settings, spread: Callable[[], Spread]) -> "Report":
-    request = dict(pipes.extras)
-    names = request.pop("partitions", None)
-    run = GlueRun(
-        _requested(request),
-        settings,
-        spread,
-        pipes.log.info,
-        done=lambda result: pipes.report_custom_message(_told(result)),
+def _works(surveyed: Surveyed, target: str, target_mb: int) -> list[Work]:
+    source = surveyed.found.current.uri
+    earlier = tuple(
+        place.uri
+        for place in surveyed.versions
+        if place.uri.rpartition("/")[2].startswith(surveyed.plan.version) and not place.find(SWAPPED)
     )
-    return run.run(Selection(tuple(names) if names else None))
+    joins = [
+        Work(surveyed.name, source, target, each.inputs, target_mb, earlier=earlier) for each in surveyed.plan.bins
+    ]
+    copies = [Work(surveyed.name, source, target, (file,), reason=LARGE_OR_ALONE) for file in surveyed.plan.copies]
+    return joins + copies
 
 
-def _requested(request: Mapping[str, Any]) -> "KeptTable":
-    from compaction_platform.compact.glue.component import CompactedGlueTable
-
-    try:
-        return CompactedGlueTable(**request).kept()
-    except (ValidationError, TypeError) as invalid:
-        raise RequestInvalid(f"the extras are no CompactedGlueTable: {invalid}") from None
-
-
-def _told(result: "PartitionResult") -> dict[str, Any]:
-    """A partition, for `partitions_told` on the other side."""
-    return {
-        "partition": result.name,
-        "outcome": result.outcome,
-        "why": result.why,
-        "files_before": result.before.files,
-        "files_after": result.after.files,
-        "bytes_before": result.before.bytes,
-        "bytes_after": result.after.bytes,
-        "location": result.location,
-    }
-
-
-def _figures(report: "Report") -> dict[str, Any]:
-    return {
-        "partitions": len(report.results),
-        "partitions_compacted": len(report.compacted),
-        "files_before": report.before.files,
-        "files_after": report.after.files,
-        "duration": round(report.seconds, 3),
-    }
-
-
-def _channels(settings: Settings) -> tuple[PipesParamsLoader, PipesContextLoader, PipesMessageWriter[Any]]:
-    """AWS Glue passes addresses of context and messages as arguments, others as environment variables; both may be on
-    S3."""
-    by_arguments: PipesParamsLoader = PipesCliArgsParamsLoader()  # type: ignore[no-untyped-call]
-    by_variables: PipesParamsLoader = PipesEnvVarParamsLoader()  # type: ignore[no-untyped-call]
-    loader = by_arguments if by_arguments.is_dagster_pipes_process() else by_variables
-    context: PipesContextLoader = PipesDefaultContextLoader()
-    messages: PipesMessageWriter[Any] = PipesDefaultMessageWriter()
-    if not loader.is_dagster_pipes_process():
-        return loader, context, messages
-    client = cache(lambda: aws_client("s3", settings, settings.s3_endpoint))
-    if "bucket" in loader.load_context_params():
-        context = PipesS3ContextLoader(client=client())
-    if "bucket" in loader.load_messages_params():
-        messages = PipesS3MessageWriter(client=client())
-    return loader, context, messages
-
-
-if __name__ == "__main__":
-    main()
+def _sentence(result: PartitionResult) -> str:
+    if result.outcome == "compacted":
+        return (
+            f"{result.name}: {result.before.files:,} files → {result.after.files:,}, "
+            f"{result.after.bytes / MB:.3g} MB, now at {result.location}"
+        )
+    done = [
+        *([f"{result.removed} replaced files removed"] if result.removed else []),
+        *([f"{result.leftovers} leftovers removed"] if result.leftovers else []),
+    ]
+    return f"{result.name}: {'; '.join([f'{result.outcome}: {result.why}', *done])}"

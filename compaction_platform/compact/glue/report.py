@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from compaction_platform.compact.glue.manifest import OutputFile
-from compaction_platform.compact.glue.table import Surveyed
+from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.plan.manifest import OutputFile
 from compaction_platform.lake.storage.sizes import Sizes
 
 Outcome = Literal["compacted", "left alone", "conflict", "failed"]

@@ -11,11 +11,11 @@ import duckdb
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.glue.plan import Rules
+from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.job import EVERYTHING, GlueRun
+from compaction_platform.compact.glue.plan.inventory import Selection
+from compaction_platform.compact.glue.plan.partition_plan import Rules
 from compaction_platform.compact.glue.report import Report
-from compaction_platform.compact.glue.run import EVERYTHING, GlueRun
-from compaction_platform.compact.glue.survey import Selection
-from compaction_platform.compact.glue.table import KeptTable, Surveyed
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer

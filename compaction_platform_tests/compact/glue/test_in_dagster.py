@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from compaction_platform.cli import app
-from compaction_platform.compact.glue.assets import partitions_told
 from compaction_platform.compact.glue.component import CompactedGlueTable
+from compaction_platform.compact.glue.dagster.assets import partitions_told
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, Scene, clicks
@@ -299,7 +299,7 @@ def test_the_same_run_as_a_job_elsewhere(scene: Scene, lake_environment: dict[st
     @dg.asset
     def clicks_elsewhere(context: dg.AssetExecutionContext, pipes: dg.PipesSubprocessClient) -> Any:
         completed = pipes.run(
-            command=[sys.executable, "-m", "compaction_platform.compact.glue.job"],
+            command=[sys.executable, "-m", "compaction_platform.compact.glue.remote_job"],
             context=context,
             extras=request,
             env=environment,
@@ -364,7 +364,7 @@ def test_the_command_plans_and_compacts_a_table(
 def test_partitions_are_rewritten_in_spark_tasks(scene: Scene, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from compaction_platform.lake.spark.parallel_map import Spread
 
-    monkeypatch.setattr("compaction_platform.compact.glue.run.SMALL_WORK_BYTES", -1)
+    monkeypatch.setattr("compaction_platform.compact.glue.job.SMALL_WORK_BYTES", -1)
     monkeypatch.setattr("compaction_platform.lake.spark.parallel_map.SMALL_WORK_BYTES", -1)
     for month in range(1, 5):
         scene.fill(scene.partition("2023", f"0{month}"), first=month * 1000)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.compact.glue.manifest import SWAPPED, File, Manifest, OutputFile
-from compaction_platform.compact.glue.plan import (
+from compaction_platform.compact.glue.plan.manifest import SWAPPED, File, Manifest, OutputFile
+from compaction_platform.compact.glue.plan.partition_plan import (
     BELOW,
     DAMAGED,
     GOOD,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_name, partition_values
-from compaction_platform.compact.glue.predicate import PredicateInvalid, checked_grammar, checked_predicate
+from compaction_platform.compact.glue.plan.predicate import PredicateInvalid, checked_grammar, checked_predicate
 
 pytestmark = pytest.mark.unit
 

@@ -13,11 +13,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.compact.glue.catalog import CatalogRefused, GlueCatalog, TableUnsuitable
+from compaction_platform.compact.glue.commit.catalog import CatalogRefused, GlueCatalog, TableUnsuitable
 from compaction_platform.compact.glue.names import partition_name
-from compaction_platform.compact.glue.plan import GOOD, NO_FILES, YOUNG, Rules
-from compaction_platform.compact.glue.predicate import PredicateInvalid
-from compaction_platform.compact.glue.survey import NOTHING_TO_GAIN, Selection
+from compaction_platform.compact.glue.plan.inventory import NOTHING_TO_GAIN, Selection
+from compaction_platform.compact.glue.plan.partition_plan import GOOD, NO_FILES, YOUNG, Rules
+from compaction_platform.compact.glue.plan.predicate import PredicateInvalid
 from compaction_platform.compact.plan.bin_packing import Policy
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.settings import SettingsInvalid

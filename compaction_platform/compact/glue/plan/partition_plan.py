@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from compaction_platform.compact.glue.manifest import SWAPPED, File, Manifest
+from compaction_platform.compact.glue.plan.manifest import SWAPPED, File, Manifest
 from compaction_platform.compact.plan.bin_packing import OWN_NAME, Bin, Policy, bins, digest_of, is_own
 from compaction_platform.compact.plan.listing import Listed
 

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from compaction_platform.compact.glue.catalog import GluePartition
-from compaction_platform.compact.glue.manifest import MANIFEST, OutputFile
-from compaction_platform.compact.glue.plan import Found, PartitionPlan, Place, place_of
+from compaction_platform.compact.glue.commit.catalog import GluePartition
+from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.plan.inventory import LISTINGS_AT_ONCE, Surveyor, problematic
+from compaction_platform.compact.glue.plan.manifest import MANIFEST, OutputFile
+from compaction_platform.compact.glue.plan.partition_plan import Found, PartitionPlan, Place, place_of
 from compaction_platform.compact.glue.report import PartitionResult
-from compaction_platform.compact.glue.survey import LISTINGS_AT_ONCE, Surveyor, problematic
-from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.compact.job import CompactRun, Directory
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.compact.rewrite.rewrite_bin import Rewritten

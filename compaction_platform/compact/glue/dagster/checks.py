@@ -7,11 +7,11 @@ import dagster as dg
 
 from compaction_platform.compact.audit import Audit, Audited
 from compaction_platform.compact.dagster.checks import check_result
-from compaction_platform.compact.glue.manifest import SWAPPED
-from compaction_platform.compact.glue.plan import Place
+from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.job import GlueRun
+from compaction_platform.compact.glue.plan.manifest import SWAPPED
+from compaction_platform.compact.glue.plan.partition_plan import Place
 from compaction_platform.compact.glue.report import Report
-from compaction_platform.compact.glue.run import GlueRun
-from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
 from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.storage.object_store import Objects

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
-from compaction_platform.compact.glue.plan import Place
+from compaction_platform.compact.glue.plan.partition_plan import Place
 from compaction_platform.compact.plan.lineage import listed
 from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.lake.storage.object_store import Objects

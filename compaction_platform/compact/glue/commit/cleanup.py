@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from compaction_platform.compact.commit.delete_inputs import Removal
-from compaction_platform.compact.glue.manifest import (
+from compaction_platform.compact.glue.commit.swap_location import Swap
+from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.plan.manifest import (
     MANIFEST,
     SWAPPED,
     Abandoned,
@@ -15,9 +17,14 @@ from compaction_platform.compact.glue.manifest import (
     ManifestUnreadable,
     read_manifest,
 )
-from compaction_platform.compact.glue.plan import COPIED, Found, Place, absorbed, missing_outputs, version_digest
-from compaction_platform.compact.glue.swap import Swap
-from compaction_platform.compact.glue.table import Surveyed
+from compaction_platform.compact.glue.plan.partition_plan import (
+    COPIED,
+    Found,
+    Place,
+    absorbed,
+    missing_outputs,
+    version_digest,
+)
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
 from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.errors import CompactionError

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction_platform.compact.glue.manifest import OutputFile
-from compaction_platform.compact.glue.plan import copied_name, version_digest
+from compaction_platform.compact.glue.plan.manifest import OutputFile
+from compaction_platform.compact.glue.plan.partition_plan import copied_name, version_digest
 from compaction_platform.compact.plan.bin_packing import Bin
 from compaction_platform.compact.plan.lineage import OutputUnreadable, footer_of, inputs_told
 from compaction_platform.compact.plan.listing import Listed

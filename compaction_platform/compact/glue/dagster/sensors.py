@@ -4,10 +4,10 @@ from typing import Any
 
 import dagster as dg
 
-from compaction_platform.compact.glue.assets import OP_PREFIX, partitions_of
-from compaction_platform.compact.glue.run import GlueRun
-from compaction_platform.compact.glue.survey import EVERYTHING
-from compaction_platform.compact.glue.table import KeptTable
+from compaction_platform.compact.glue.config import KeptTable
+from compaction_platform.compact.glue.dagster.assets import OP_PREFIX, partitions_of
+from compaction_platform.compact.glue.job import GlueRun
+from compaction_platform.compact.glue.plan.inventory import EVERYTHING
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import UNFINISHED
 from compaction_platform.lake.spark.parallel_map import Spread

@@ -6,23 +6,23 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from compaction_platform.compact.glue.catalog import (
+from compaction_platform.compact.glue.commit.catalog import (
     GlueCatalog,
     GluePartition,
     GlueTable,
     PartitionMissing,
     why_not_parquet,
 )
-from compaction_platform.compact.glue.manifest import (
+from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_name, partition_values
+from compaction_platform.compact.glue.plan.manifest import (
     MANIFEST,
     NOTHING_GAINED,
     Manifest,
     ManifestUnreadable,
     read_manifest,
 )
-from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_name, partition_values
-from compaction_platform.compact.glue.places import Places, by_directory
-from compaction_platform.compact.glue.plan import (
+from compaction_platform.compact.glue.plan.partition_plan import (
     VERSION,
     Found,
     PartitionPlan,
@@ -33,8 +33,8 @@ from compaction_platform.compact.glue.plan import (
     plan_partition,
     why_location_unusable,
 )
-from compaction_platform.compact.glue.predicate import checked_predicate
-from compaction_platform.compact.glue.table import KeptTable, Surveyed
+from compaction_platform.compact.glue.plan.places import Places, by_directory
+from compaction_platform.compact.glue.plan.predicate import checked_predicate
 from compaction_platform.compact.plan.lineage import told_inputs
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 

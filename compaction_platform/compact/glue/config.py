@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from compaction_platform.compact.glue.catalog import GluePartition, GlueTable, TableUnsuitable
-from compaction_platform.compact.glue.plan import (
+from compaction_platform.compact.glue.commit.catalog import GluePartition, GlueTable, TableUnsuitable
+from compaction_platform.compact.glue.plan.partition_plan import (
     Found,
     PartitionPlan,
     Place,

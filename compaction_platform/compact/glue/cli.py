@@ -7,8 +7,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from compaction_platform.compact.glue.config import Surveyed
 from compaction_platform.compact.glue.report import Report
-from compaction_platform.compact.glue.table import Surveyed
 from compaction_platform.lake.storage.sizes import MB
 
 SHOWN = 30

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from compaction_platform.compact.glue.catalog import CatalogRefused, GlueCatalog, GluePartition, GlueTable
-from compaction_platform.compact.glue.manifest import MANIFEST, SWAPPED, File, Manifest, OutputFile, read_manifest
-from compaction_platform.compact.glue.places import Places
-from compaction_platform.compact.glue.plan import Found, absorbed, place_of
-from compaction_platform.compact.glue.table import Surveyed
+from compaction_platform.compact.glue.commit.catalog import CatalogRefused, GlueCatalog, GluePartition, GlueTable
+from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.plan.manifest import MANIFEST, SWAPPED, File, Manifest, OutputFile, read_manifest
+from compaction_platform.compact.glue.plan.partition_plan import Found, absorbed, place_of
+from compaction_platform.compact.glue.plan.places import Places
 from compaction_platform.compact.rewrite.result import OutputDiffers
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing

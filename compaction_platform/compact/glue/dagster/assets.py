@@ -7,11 +7,11 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.compact.glue.checks import check_specs, results_after_a_run, results_alone
+from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.dagster.checks import check_specs, results_after_a_run, results_alone
+from compaction_platform.compact.glue.job import GlueRun
+from compaction_platform.compact.glue.plan.inventory import Selection
 from compaction_platform.compact.glue.report import PartitionResult, Report
-from compaction_platform.compact.glue.run import GlueRun
-from compaction_platform.compact.glue.survey import Selection
-from compaction_platform.compact.glue.table import KeptTable, Surveyed
 from compaction_platform.lake.dagster.metrics import send_metrics
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.lake.storage.sizes import histogram
