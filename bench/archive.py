@@ -19,12 +19,12 @@ import psutil
 import psycopg
 from _report import show
 
-from compaction_platform.archive.chain import Archive, Dataset
-from compaction_platform.archive.finality import FinalityRule
-from compaction_platform.archive.ledger import Ledger
-from compaction_platform.archive.purge import PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.chain.finality import FinalityRule
+from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.jobs.archive_range import ArchiveRun
+from compaction_platform.archive.jobs.purge_range import PurgeRun
+from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.spark.session import spark_session, task_slots

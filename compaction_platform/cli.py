@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from compaction_platform.archive import command as archive
+from compaction_platform.archive import cli as archive
 from compaction_platform.compact import cli as compact
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.terminal import console, errors, stoppable

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.archive.assets import archive_job, cold_assets, hot_assets, purged_asset
-from compaction_platform.archive.chain import Archive, Dataset
-from compaction_platform.archive.checks import chain_checks, retention_check
-from compaction_platform.archive.finality import FinalityRule
-from compaction_platform.archive.needs import ArchiveTables
-from compaction_platform.archive.sensors import final_ranges_sensor
+from compaction_platform.archive.chain.finality import FinalityRule
+from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.dagster.assets import archive_job, cold_assets, hot_assets, purged_asset
+from compaction_platform.archive.dagster.checks import chain_checks, retention_check
+from compaction_platform.archive.dagster.sensors import final_ranges_sensor
+from compaction_platform.archive.ledger.prerequisites import ArchiveTables
 from compaction_platform.lake.dagster.component_base import Declaration, Duration, Name, SecondReader, as_timedelta
 from compaction_platform.lake.dagster.provisioning import Namespace, Need
 from compaction_platform.settings import PREFIX

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from compaction_platform.archive.hot import hot_url, table_of
-from compaction_platform.archive.lookout import due_ranges, look
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.reading import hot_and_cold
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.chain.status import due_ranges, look
+from compaction_platform.archive.cold.read import hot_and_cold
+from compaction_platform.archive.hot.snapshot import hot_url, table_of
 from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
 
 if TYPE_CHECKING:
-    from compaction_platform.archive.chain import Archive
+    from compaction_platform.archive.config import Archive
 
 RANGE_SIZE = 1000
 FIRST, LAST = 2_000, 4_150  # the second of two ranges becomes final while the chain grows

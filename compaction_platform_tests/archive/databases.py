@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from psycopg import sql
 from pydantic import SecretStr
 
-from compaction_platform.archive.ledger import Ledger
-from compaction_platform.archive.rebuild import RebuildRun
+from compaction_platform.archive.jobs.rebuild_ledger import RebuildRun
+from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform_tests.archive.scene import NAMES, Scene
 

@@ -12,13 +12,13 @@ import pyarrow
 import pyarrow.parquet
 from psycopg import sql
 
-from compaction_platform.archive.chain import Archive, Dataset
-from compaction_platform.archive.finality import FinalityRule
-from compaction_platform.archive.ledger import Ledger
-from compaction_platform.archive.purge import PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.run import Archived, ArchiveRun
-from compaction_platform.archive.version import Version
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.chain.finality import FinalityRule
+from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.jobs.archive_range import Archived, ArchiveRun
+from compaction_platform.archive.jobs.purge_range import PurgeRun
+from compaction_platform.archive.ledger.ledger import Ledger
+from compaction_platform.archive.ledger.range_version import Version
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import Settings

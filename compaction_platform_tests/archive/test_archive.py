@@ -9,17 +9,17 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.archive.copy_task import CopyDiffers
-from compaction_platform.archive.hot import HotTableUnfit, HotUnreachable
-from compaction_platform.archive.hot_columns import TypeRefused
-from compaction_platform.archive.ledger import RangesOverlap
-from compaction_platform.archive.lookout import due_ranges, look
-from compaction_platform.archive.manifest import Manifest, ManifestUnreadable
-from compaction_platform.archive.publish import ForeignFile
-from compaction_platform.archive.ranges import BlockRange, RangeInvalid
-from compaction_platform.archive.reading import hot_and_cold
-from compaction_platform.archive.run import CopyFailed, NotFinal
-from compaction_platform.archive.source import SourceUnfit
+from compaction_platform.archive.chain.block_range import BlockRange, RangeInvalid
+from compaction_platform.archive.chain.source import SourceUnfit
+from compaction_platform.archive.chain.status import due_ranges, look
+from compaction_platform.archive.cold.manifest import Manifest, ManifestUnreadable
+from compaction_platform.archive.cold.publish import ForeignFile
+from compaction_platform.archive.cold.read import hot_and_cold
+from compaction_platform.archive.hot.columns import TypeRefused
+from compaction_platform.archive.hot.snapshot import HotTableUnfit, HotUnreachable
+from compaction_platform.archive.jobs.archive_range import CopyFailed, NotFinal
+from compaction_platform.archive.jobs.copy_file import CopyDiffers
+from compaction_platform.archive.ledger.ledger import RangesOverlap
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, block_hash, comparable, everything_once, hot
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from compaction_platform.archive import audit
-from compaction_platform.archive.checks import CHECKED_ALONE, check_specs, results_alone
+from compaction_platform.archive.cold import audit
+from compaction_platform.archive.dagster.checks import CHECKED_ALONE, check_specs, results_alone
 from compaction_platform_tests.archive.databases import Elsewhere, another_database, rebuilding
 from compaction_platform_tests.archive.scene import NAMES, Scene
 

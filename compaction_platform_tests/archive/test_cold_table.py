@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.archive.cold_table import ColdTableUnfit
+from compaction_platform.archive.cold.iceberg_table import ColdTableUnfit
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.settings import Settings
@@ -46,7 +46,7 @@ def test_sql_engines_see_whole_ranges_from_the_files_as_they_lie(spark: Any, set
 def test_a_replace_is_one_state_after_another_for_sql_engines(
     spark: Any, settings: Settings, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compaction_platform.archive.publish import Publication
+    from compaction_platform.archive.cold.publish import Publication
 
     scene.archived(10, 20)
     scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")

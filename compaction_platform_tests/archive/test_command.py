@@ -8,11 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from compaction_platform import cli
-from compaction_platform.archive.command import _archive
-from compaction_platform.archive.ledger import Ledger
-from compaction_platform.archive.purge import PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.cli import _archive
+from compaction_platform.archive.jobs.archive_range import ArchiveRun
+from compaction_platform.archive.jobs.purge_range import PurgeRun
+from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.cli import app
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spark.parallel_map import Spread

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from compaction_platform.archive.chain.block_range import BlockRange, uncovered
+from compaction_platform.archive.chain.continuity import Link, problems_of
+from compaction_platform.archive.chain.cuts import cut
+from compaction_platform.archive.cold.paths import Place
 from compaction_platform.archive.component import ColdRanges, DeclaredFinality, HotTable
-from compaction_platform.archive.cuts import cut
-from compaction_platform.archive.layout import Place
-from compaction_platform.archive.links import Link, problems_of
-from compaction_platform.archive.ranges import BlockRange, uncovered
 
 pytestmark = pytest.mark.unit
 

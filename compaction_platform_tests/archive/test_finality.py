@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.archive.finality import FinalityRule, Head, judge
-from compaction_platform.archive.ranges import BlockRange, RangeInvalid, final_ranges, is_final
+from compaction_platform.archive.chain.block_range import BlockRange, RangeInvalid, final_ranges, is_final
+from compaction_platform.archive.chain.finality import FinalityRule, Head, judge
 
 pytestmark = pytest.mark.unit
 

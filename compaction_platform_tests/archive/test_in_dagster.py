@@ -9,9 +9,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.component import ColdRanges, DeclaredFinality, HotTable
-from compaction_platform.archive.purge import NotArchived
-from compaction_platform.archive.ranges import BlockRange
+from compaction_platform.archive.jobs.purge_range import NotArchived
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import GENESIS_TIME, Scene, block_hash, everything_once

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.archive.claim import MarkedInvalid
-from compaction_platform.archive.ledger import RangeBusy
-from compaction_platform.archive.purge import (
+from compaction_platform.archive.jobs.purge_range import (
     ColdFileDiffers,
     HotRowsDiffer,
     NotArchived,
     PurgeRun,
     WouldDeleteMore,
 )
+from compaction_platform.archive.ledger.lease import MarkedInvalid
+from compaction_platform.archive.ledger.ledger import RangeBusy
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot, refer_to_blocks
 
 pytestmark = pytest.mark.integration

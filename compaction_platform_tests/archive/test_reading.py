@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.reading import ColdFileGone, ColdPart, HotPart, hot_and_cold
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.cold.read import ColdFileGone, ColdPart, HotPart, hot_and_cold
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene, comparable, plain
 
@@ -63,15 +63,15 @@ def test_spark_reads_both(spark: Any, settings: Settings, scene: Scene) -> None:
 def test_a_partition_is_not_dropped_under_a_reader(
     settings: Settings, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from compaction_platform.archive import purge
+    from compaction_platform.archive.jobs import purge_range
     from compaction_platform_tests.archive.test_purge import partitioned
 
     partitioned(scene, "block_number", [(str(start), str(start + 10)) for start in range(0, 50, 10)])
     expected = [comparable(row) for row in scene.hot("logs")]
     scene.archived(10, 20)
-    monkeypatch.setattr(purge, "LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(purge_range, "LOCK_TIMEOUT", "200ms")
     with hot_and_cold(scene.archive, settings, BlockRange(0, 50)) as rows:
-        with pytest.raises(purge.TableBusy):
+        with pytest.raises(purge_range.TableBusy):
             scene.purge(10, 20)
         assert as_rows(rows.arrow("logs")) == expected
     scene.purge(10, 20)

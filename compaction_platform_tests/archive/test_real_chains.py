@@ -14,14 +14,14 @@ import pyarrow.compute
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.archive.chain import Dataset
-from compaction_platform.archive.finality import FinalityRule
-from compaction_platform.archive.links import Link, problems_of
-from compaction_platform.archive.purge import ColdFileDiffers, HotRowsDiffer
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.reorg import look_for_reorgs
-from compaction_platform.archive.run import CopyFailed, NotFinal
-from compaction_platform.archive.source import SourceUnfit
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.chain.continuity import Link, problems_of
+from compaction_platform.archive.chain.finality import FinalityRule
+from compaction_platform.archive.chain.reorg import look_for_reorgs
+from compaction_platform.archive.chain.source import SourceUnfit
+from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.jobs.archive_range import CopyFailed, NotFinal
+from compaction_platform.archive.jobs.purge_range import ColdFileDiffers, HotRowsDiffer
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.archive.claim import Claim
-from compaction_platform.archive.ownership import RootNotOurs
-from compaction_platform.archive.publish import ForeignFile, Publication
-from compaction_platform.archive.purge import ColdFileDiffers, NotArchived, PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.reading import hot_and_cold
-from compaction_platform.archive.restore import RestoreRun
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.cold.ownership import RootNotOurs
+from compaction_platform.archive.cold.publish import ForeignFile, Publication
+from compaction_platform.archive.cold.read import hot_and_cold
+from compaction_platform.archive.jobs.purge_range import ColdFileDiffers, NotArchived, PurgeRun
+from compaction_platform.archive.jobs.restore_range import RestoreRun
+from compaction_platform.archive.ledger.lease import Claim
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform_tests.archive.databases import Elsewhere, another_database, carry_over, rebuilding

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from compaction_platform.archive.claim import NotAllThere
-from compaction_platform.archive.lookout import due_ranges, look
-from compaction_platform.archive.purge import (
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.chain.source import SourceUnfit
+from compaction_platform.archive.chain.status import due_ranges, look
+from compaction_platform.archive.jobs.purge_range import (
     HotRowsDiffer,
     NotArchived,
 )
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.restore import NotRestored, RestoreRun
-from compaction_platform.archive.source import SourceUnfit
+from compaction_platform.archive.jobs.restore_range import NotRestored, RestoreRun
+from compaction_platform.archive.ledger.lease import NotAllThere
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, hot, refer_to_blocks
 
 pytestmark = pytest.mark.integration

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from compaction_platform.archive.hot import HotRowsHidden
-from compaction_platform.archive.purge import PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.restore import RestoreRun
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.hot.snapshot import HotRowsHidden
+from compaction_platform.archive.jobs.purge_range import PurgeRun
+from compaction_platform.archive.jobs.restore_range import RestoreRun
 from compaction_platform_tests.archive.scene import RANGE, Scene, hot
 from compaction_platform_tests.archive.test_purge import partitioned
 
@@ -107,7 +107,7 @@ def test_a_purge_is_not_over_while_rows_are_hidden(scene: Scene, role: str, monk
 
 
 def test_restore_and_reading_do_not_pass_over_hidden_rows(scene: Scene, role: str) -> None:
-    from compaction_platform.archive.reading import hot_and_cold
+    from compaction_platform.archive.cold.read import hot_and_cold
 
     scene.archived(10, 20)
     scene.purge(10, 20)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.archive.layout import Place
-from compaction_platform.archive.ownership import Ownership, RootNotOurs
-from compaction_platform.archive.purge import PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.cold.ownership import Ownership, RootNotOurs
+from compaction_platform.archive.cold.paths import Place
+from compaction_platform.archive.jobs.archive_range import ArchiveRun
+from compaction_platform.archive.jobs.purge_range import PurgeRun
 from compaction_platform_tests.archive.databases import Elsewhere, another_database, carry_over
 from compaction_platform_tests.archive.scene import RANGE, Scene, block_hash, hot
 
@@ -87,7 +87,7 @@ def forget_the_log(scene: Scene) -> None:
 
 
 def test_a_manifest_from_before_attempts_had_tokens_keeps_its_sha256(scene: Scene) -> None:
-    from compaction_platform.archive.manifest import Manifest
+    from compaction_platform.archive.cold.manifest import Manifest
 
     scene.archived(10, 20)
     key = f"{scene.chain_id}/blocks/range=10-20/_manifest.json"
@@ -174,7 +174,7 @@ def test_many_runs_of_one_ledger_announce_one_after_the_other(scene: Scene) -> N
 def test_other_bytes_under_a_files_name_are_neither_overwritten_nor_committed(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
-    from compaction_platform.archive.publish import ForeignFile, Publication
+    from compaction_platform.archive.cold.publish import ForeignFile, Publication
 
     real = Publication._show
     planted = {}
@@ -199,7 +199,7 @@ def test_other_bytes_under_a_files_name_are_neither_overwritten_nor_committed(
 
 
 def test_what_is_set_aside_is_compared_by_content_before_it_leaves(scene: Scene) -> None:
-    from compaction_platform.archive.publish import NotRemoved
+    from compaction_platform.archive.cold.publish import NotRemoved
 
     scene.archived(10, 20)
     (key, *_) = scene.visible("logs")

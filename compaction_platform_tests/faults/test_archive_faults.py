@@ -18,14 +18,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from compaction_platform.archive.claim import Claim, FenceLost
-from compaction_platform.archive.copy_task import CopyTask
-from compaction_platform.archive.hot import HotUnreachable
-from compaction_platform.archive.ledger import Ledger, RangeBusy
-from compaction_platform.archive.publish import Publication, StagedFilesMissing
-from compaction_platform.archive.purge import HotRowsDiffer, PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.run import ArchiveRun, CopyFailed
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.cold.publish import Publication, StagedFilesMissing
+from compaction_platform.archive.hot.snapshot import HotUnreachable
+from compaction_platform.archive.jobs.archive_range import ArchiveRun, CopyFailed
+from compaction_platform.archive.jobs.copy_file import CopyTask
+from compaction_platform.archive.jobs.purge_range import HotRowsDiffer, PurgeRun
+from compaction_platform.archive.ledger.lease import Claim, FenceLost
+from compaction_platform.archive.ledger.ledger import Ledger, RangeBusy
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.embedded_lake.postgres import postgres
 from compaction_platform.lake.iceberg.catalog import open_catalog
@@ -55,14 +55,14 @@ def is_settled(scene: Scene, expected: dict[str, Any], state: str) -> None:
 SCRIPT = """
 import os, pickle, signal, sys
 from compaction_platform.archive import run as archive_run, publish
-from compaction_platform.archive.copy_task import CopyTask
-from compaction_platform.archive.hot import HotUnreachable
-from compaction_platform.archive.claim import Claim
-from compaction_platform.archive.ledger import Ledger
-from compaction_platform.archive.publish import Publication
-from compaction_platform.archive.purge import PurgeRun
-from compaction_platform.archive.ranges import BlockRange
-from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.archive.jobs.copy_file import CopyTask
+from compaction_platform.archive.hot.snapshot import HotUnreachable
+from compaction_platform.archive.ledger.lease import Claim
+from compaction_platform.archive.ledger.ledger import Ledger
+from compaction_platform.archive.cold.publish import Publication
+from compaction_platform.archive.jobs.purge_range import PurgeRun
+from compaction_platform.archive.chain.block_range import BlockRange
+from compaction_platform.archive.jobs.archive_range import ArchiveRun
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.spark.parallel_map import Spread
 
@@ -370,7 +370,7 @@ def test_ranges_are_planned_one_at_a_time(scene: Scene) -> None:
 
 
 def test_overlapping_ranges_cannot_be_claimed_at_once(scene: Scene) -> None:
-    from compaction_platform.archive.ledger import RangesOverlap
+    from compaction_platform.archive.ledger.ledger import RangesOverlap
 
     outcomes: list[str] = []
 

@@ -7,13 +7,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from compaction_platform.archive import purge, run
-from compaction_platform.archive.claim import FenceLost, Withheld
-from compaction_platform.archive.ledger import Ledger, RangeBusy
-from compaction_platform.archive.publish import Publication, StagedFilesMissing, is_marked
-from compaction_platform.archive.purge import PurgeRun
-from compaction_platform.archive.restore import RestoreRun
-from compaction_platform.archive.run import ArchiveRun
+from compaction_platform.archive.cold.publish import Publication, StagedFilesMissing, is_marked
+from compaction_platform.archive.jobs import archive_range, purge_range
+from compaction_platform.archive.jobs.archive_range import ArchiveRun
+from compaction_platform.archive.jobs.purge_range import PurgeRun
+from compaction_platform.archive.jobs.restore_range import RestoreRun
+from compaction_platform.archive.ledger.lease import FenceLost, Withheld
+from compaction_platform.archive.ledger.ledger import Ledger, RangeBusy
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot
@@ -102,7 +102,7 @@ def test_marks_that_are_put_back_late_do_not_replace_those_of_a_newer_version(
 ) -> None:
     scene.archived(10, 20)
     scene.store.delete([f"{scene.chain_id}/logs/range=10-20/_SUCCESS"])
-    owner: Any = run if name == "mark_again" else Objects
+    owner: Any = archive_range if name == "mark_again" else Objects
     with paused(owner, name, monkeypatch) as start:
         finish = start(lambda: scene.archived(10, 20))
         scene.expire_leases()
@@ -226,7 +226,7 @@ def test_partitions_cannot_be_exchanged_between_the_look_at_them_and_the_lock(
             blocked = [dataset for dataset in NAMES if _cannot_be_detached(connection, scene, dataset)]
         assert len(blocked) == 1, "the one that is about to be dropped"
         outcome = finish()
-    assert outcome is None or isinstance(outcome, purge.TableBusy)
+    assert outcome is None or isinstance(outcome, purge_range.TableBusy)
     everything_once(scene, expected)
 
 
@@ -248,7 +248,7 @@ def test_a_purge_that_is_paused_after_it_read_the_cold_files_does_not_outlive_th
     with paused(PurgeRun, "_delete", monkeypatch) as start:
         finish = start(lambda: scene.purge(10, 20))
         scene.store.delete([key for name in NAMES for key in scene.visible(name)])
-        assert isinstance(finish(), purge.ColdFileDiffers)
+        assert isinstance(finish(), purge_range.ColdFileDiffers)
     assert hot(scene) == expected
 
 

@@ -6,7 +6,7 @@ import typer.main
 
 import compaction_platform
 from compaction_platform import persisted_names
-from compaction_platform.archive.ledger_tables import TABLES
+from compaction_platform.archive.ledger.schema import TABLES
 from compaction_platform.cli import app
 from compaction_platform.settings import PREFIX, Settings
 

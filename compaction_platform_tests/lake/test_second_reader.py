@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.archive.copy_task import CopyDiffers, CopyTask, fingerprint_of_file
+from compaction_platform.archive.jobs.copy_file import CopyDiffers, CopyTask, fingerprint_of_file
 from compaction_platform.lake.parquet import second_reader
 from compaction_platform.lake.parquet.second_reader import (
     NotJudged,

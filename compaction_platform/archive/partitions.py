@@ -1,8 +1,0 @@
-import dagster as dg
-
-from compaction_platform.archive.chain import Archive
-
-
-def partitions_of(archive: Archive) -> dg.DynamicPartitionsDefinition:
-    """Ranges of blocks, `1000000-1010000`, the end not included. The sensor adds them."""
-    return dg.DynamicPartitionsDefinition(name=f"blocks_{archive.chain}")
