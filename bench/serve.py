@@ -23,7 +23,7 @@ from _report import show
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.serve.tenants import add_token, catalog_namespace
+from compaction_platform.serve.http.auth import add_token, catalog_namespace
 from compaction_platform.settings import Settings
 
 SECONDS = 20

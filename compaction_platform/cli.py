@@ -16,7 +16,7 @@ from compaction_platform.compact import cli as compact
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.terminal import console, errors, stoppable
 from compaction_platform.maintain import cli as maintain
-from compaction_platform.serve import command as serve
+from compaction_platform.serve import cli as serve
 from compaction_platform.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
 
 if TYPE_CHECKING:

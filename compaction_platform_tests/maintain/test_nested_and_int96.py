@@ -23,8 +23,8 @@ from compaction_platform.lake.iceberg.table_scan import TableRows
 from compaction_platform.maintain.job import Request
 from compaction_platform.maintain.operations import rewrite_data_files
 from compaction_platform.maintain.operations.verify_rows import rows_differ
-from compaction_platform.serve.models import Query
-from compaction_platform.serve.queries import Queries
+from compaction_platform.serve.http.models import Query
+from compaction_platform.serve.tables.queries import Queries
 from compaction_platform_tests.lake.nested_tables import NestedTables
 from compaction_platform_tests.maintain.scene import Scene
 

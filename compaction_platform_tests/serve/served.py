@@ -11,10 +11,10 @@ import httpx
 import uvicorn
 
 from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.serve.app import create_app
-from compaction_platform.serve.server import listening
-from compaction_platform.serve.service import Service
-from compaction_platform.serve.tenants import Tokens, hash_of, new_token
+from compaction_platform.serve.http.app import create_app
+from compaction_platform.serve.http.auth import Tokens, hash_of, new_token
+from compaction_platform.serve.http.server import listening
+from compaction_platform.serve.operations import Service
 from compaction_platform.settings import Settings
 
 SCHEMA = {"fields": {"id": {"type": "long", "required": True}, "word": {"type": "string"}}}

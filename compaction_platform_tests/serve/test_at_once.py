@@ -20,9 +20,9 @@ from schemathesis.generation import GenerationMode
 
 from compaction_platform.lake.iceberg import replace_files
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.serve import app as serve_app
-from compaction_platform.serve import writes
-from compaction_platform.serve.tenants import add_token
+from compaction_platform.serve.http import app as serve_app
+from compaction_platform.serve.http.auth import add_token
+from compaction_platform.serve.tables import table_writer
 from compaction_platform.settings import Settings
 from compaction_platform_tests.serve.served import Caller, Served, serving
 
@@ -152,7 +152,7 @@ def test_a_commit_of_which_nothing_is_known_is_told_and_can_be_sent_again(
     caller = served.caller()
     table = caller.table()
     happened: list[str] = []
-    real = writes.commit_change
+    real = table_writer.commit_change
 
     def unknown(*arguments: Any) -> Any:
         made = real(*arguments)
@@ -161,7 +161,7 @@ def test_a_commit_of_which_nothing_is_known_is_told_and_can_be_sent_again(
             raise replace_files.CommitUnknown("by the test")
         return made
 
-    monkeypatch.setattr(writes, "commit_change", unknown)
+    monkeypatch.setattr(table_writer, "commit_change", unknown)
     caller.refused(503, "WRITE_UNKNOWN", "WRITE", table, records=[{"id": 1}], request_id="once")
     assert caller.do("WRITE", table, records=[{"id": 1}], request_id="once")["repeated"] is True
     assert [row["id"] for row in caller.rows(table)] == [1]
@@ -220,16 +220,16 @@ def test_a_repeated_request_that_was_rolled_back_is_written_again(
 def test_a_write_that_cannot_be_stored_fails_alone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     caller = served.caller()
     table = caller.table()
-    real = writes.DataFiles.write
+    real = table_writer.DataFiles.write
     refused: list[int] = []
 
     def picky(self: Any, rows: Any) -> Any:
         if 3 in rows["id"].to_pylist():
             refused.append(rows.num_rows)
-            raise writes.StoreRefused("by the test")
+            raise table_writer.StoreRefused("by the test")
         return real(self, rows)
 
-    monkeypatch.setattr(writes.DataFiles, "write", picky)
+    monkeypatch.setattr(table_writer.DataFiles, "write", picky)
     ready = threading.Barrier(8)
 
     def write(number: int) -> int:

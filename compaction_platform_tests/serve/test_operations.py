@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.serve import queries
+from compaction_platform.serve.tables import queries
 from compaction_platform.settings import Settings
 from compaction_platform_tests.serve.served import SCHEMA, Caller, Served
 

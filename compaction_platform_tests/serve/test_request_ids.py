@@ -12,8 +12,8 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from compaction_platform.lake.iceberg import replace_files
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.persisted_names import SERVE_REQUESTS
-from compaction_platform.serve import request_ids, writes
-from compaction_platform.serve.request_ids import Key, RequestIds, Written
+from compaction_platform.serve.tables import idempotency, table_writer
+from compaction_platform.serve.tables.idempotency import Key, RequestIds, Written
 from compaction_platform.settings import Settings
 from compaction_platform_tests.serve.served import Caller, Served, serving
 
@@ -138,7 +138,7 @@ def load(settings: Settings, caller: Caller, table: str) -> Table:
 def test_a_cold_process_knows_the_newest_requests_as_well_as_the_oldest(
     served: Served, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(request_ids, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(idempotency, "MOST_REMEMBERED", 3)
     caller = served.caller()
     table = caller.table()
     for number in range(6):
@@ -186,7 +186,7 @@ def test_a_request_that_was_rolled_back_and_expired_is_written_again(served: Ser
 def test_tables_that_are_not_written_to_are_not_held_in_memory(
     served: Served, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writes, "MOST_SNAPSHOTS_HELD", 4)
+    monkeypatch.setattr(table_writer, "MOST_SNAPSHOTS_HELD", 4)
     caller = served.caller()
     tables = [caller.table() for _ in range(3)]
     for table in tables:

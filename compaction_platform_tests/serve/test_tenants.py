@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from compaction_platform.cli import app
-from compaction_platform.serve.limits import Allowance
-from compaction_platform.serve.problems import Forbidden, TooManyRequests, Unauthenticated
-from compaction_platform.serve.telemetry import Metrics
-from compaction_platform.serve.tenants import (
+from compaction_platform.serve.http.auth import (
     ALL,
     Tokens,
     TokensUnreadable,
@@ -26,6 +23,9 @@ from compaction_platform.serve.tenants import (
     new_token,
     require_tenant,
 )
+from compaction_platform.serve.http.errors import Forbidden, TooManyRequests, Unauthenticated
+from compaction_platform.serve.http.limits import Allowance
+from compaction_platform.serve.http.telemetry import Metrics
 from compaction_platform.settings import Settings
 from compaction_platform_tests.metrics_receiver import Receiver
 from compaction_platform_tests.serve.served import Caller, Served, serving

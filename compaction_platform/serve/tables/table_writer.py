@@ -21,7 +21,7 @@ from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.storage.object_store import StoreRefused
 from compaction_platform.maintain.table_state import Look
 from compaction_platform.persisted_names import SERVE_REQUESTS
-from compaction_platform.serve.problems import (
+from compaction_platform.serve.http.errors import (
     InvalidRecords,
     LakeUnavailable,
     Problem,
@@ -30,9 +30,9 @@ from compaction_platform.serve.problems import (
     WriteConflict,
     WriteUnknown,
 )
-from compaction_platform.serve.request_ids import Key, RequestIds, Written
-from compaction_platform.serve.tables import Tables, Where, reachable
-from compaction_platform.serve.values import as_arrow
+from compaction_platform.serve.tables.idempotency import Key, RequestIds, Written
+from compaction_platform.serve.tables.json_values import as_arrow
+from compaction_platform.serve.tables.tenant_tables import Tables, Where, reachable
 from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ def serve(
     """Serve table operations over HTTP: create, write, query, compact."""
     import logging
 
-    from compaction_platform.serve.app import create_app, service_of, tokens_of
-    from compaction_platform.serve.server import listening, run
-    from compaction_platform.serve.telemetry import log, log_to_stdout
-    from compaction_platform.serve.tenants import ALL, Tokens, hash_of, new_token
+    from compaction_platform.serve.http.app import create_app, service_of, tokens_of
+    from compaction_platform.serve.http.auth import ALL, Tokens, hash_of, new_token
+    from compaction_platform.serve.http.server import listening, run
+    from compaction_platform.serve.http.telemetry import log, log_to_stdout
     from compaction_platform.settings import load_settings
 
     settings = load_settings()
@@ -45,7 +45,7 @@ def serve_token(
     tenant: Annotated[list[str], typer.Option(help="Whom the token is for; may be given several times.")],
 ) -> None:
     """Make a token for the HTTP service. It is printed once; only its hash is kept."""
-    from compaction_platform.serve.tenants import add_token
+    from compaction_platform.serve.http.auth import add_token
     from compaction_platform.settings import load_settings
 
     settings = load_settings()

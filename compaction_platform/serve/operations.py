@@ -13,11 +13,11 @@ from compaction_platform.maintain.job import MaintainRun, Maintenance
 from compaction_platform.maintain.plan.file_groups import Policy
 from compaction_platform.maintain.plan.partition_filter import FilterInvalid
 from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
-from compaction_platform.serve import models
-from compaction_platform.serve.problems import InvalidFilter, InvalidRequest, LakeUnavailable, RequestTooLarge
-from compaction_platform.serve.queries import Queries
-from compaction_platform.serve.tables import Tables, Where
-from compaction_platform.serve.writes import Writes
+from compaction_platform.serve.http import models
+from compaction_platform.serve.http.errors import InvalidFilter, InvalidRequest, LakeUnavailable, RequestTooLarge
+from compaction_platform.serve.tables.queries import Queries
+from compaction_platform.serve.tables.table_writer import Writes
+from compaction_platform.serve.tables.tenant_tables import Tables, Where
 from compaction_platform.settings import Profile, Settings
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from compaction_platform.serve.problems import RequestTooLarge, TooManyRequests
+from compaction_platform.serve.http.errors import RequestTooLarge, TooManyRequests
 
 
 @dataclass

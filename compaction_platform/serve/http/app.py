@@ -21,18 +21,18 @@ from starlette.exceptions import HTTPException
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spark.parallel_map import Spread
 from compaction_platform.lake.storage.sizes import MB
-from compaction_platform.serve import models
-from compaction_platform.serve.limits import Allowance, Room, require_size, too_large
-from compaction_platform.serve.problems import (
+from compaction_platform.serve.http import models
+from compaction_platform.serve.http.auth import Tokens, require_tenant
+from compaction_platform.serve.http.errors import (
     InvalidRequest,
     LakeUnavailable,
     Problem,
     TooManyRequests,
     Unauthenticated,
 )
-from compaction_platform.serve.service import Service
-from compaction_platform.serve.telemetry import Metrics, log, log_to_stdout
-from compaction_platform.serve.tenants import Tokens, require_tenant
+from compaction_platform.serve.http.limits import Allowance, Room, require_size, too_large
+from compaction_platform.serve.http.telemetry import Metrics, log, log_to_stdout
+from compaction_platform.serve.operations import Service
 from compaction_platform.settings import Settings, load_settings
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,100}")

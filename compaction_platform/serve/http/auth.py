@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.serve.problems import Forbidden, Unauthenticated
+from compaction_platform.serve.http.errors import Forbidden, Unauthenticated
 
 ALL = "*"  # a development token is for every tenant
 PREFIX = "cp_"

@@ -50,10 +50,10 @@ from pyiceberg.types import (
 )
 
 from compaction_platform.lake.iceberg.table_scan import NotReadable, TaskReader, deleted_positions
-from compaction_platform.serve.models import Filter, Query
-from compaction_platform.serve.problems import InvalidCursor, InvalidFilter, InvalidRequest, QueryTimeout
-from compaction_platform.serve.tables import reachable
-from compaction_platform.serve.values import SPECIAL, DoesNotFit, as_json, as_python
+from compaction_platform.serve.http.errors import InvalidCursor, InvalidFilter, InvalidRequest, QueryTimeout
+from compaction_platform.serve.http.models import Filter, Query
+from compaction_platform.serve.tables.json_values import SPECIAL, DoesNotFit, as_json, as_python
+from compaction_platform.serve.tables.tenant_tables import reachable
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema

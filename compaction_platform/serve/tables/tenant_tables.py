@@ -26,15 +26,15 @@ from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.types import TypeUnsupported, arrow_type, parsed_type
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.maintain.operations.write_properties import WriteRules
-from compaction_platform.serve.models import CreateTable, OnTable
-from compaction_platform.serve.problems import (
+from compaction_platform.serve.http.auth import catalog_namespace
+from compaction_platform.serve.http.errors import (
     InvalidSchema,
     LakeUnavailable,
     TableDropped,
     TableExists,
     TableNotFound,
 )
-from compaction_platform.serve.tenants import catalog_namespace
+from compaction_platform.serve.http.models import CreateTable, OnTable
 from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:

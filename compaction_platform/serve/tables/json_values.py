@@ -30,7 +30,7 @@ from pyiceberg.types import (
 )
 
 from compaction_platform.lake.iceberg.types import arrow_type
-from compaction_platform.serve.problems import InvalidRecords
+from compaction_platform.serve.http.errors import InvalidRecords
 
 MOST_SHOWN = 20
 DECIMAL = re.compile(r"[+-]?(\d{1,100}(\.\d{0,100})?|\.\d{1,100})([eE][+-]?\d{1,3})?")
