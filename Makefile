@@ -11,7 +11,7 @@ BIN := .venv/bin
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-$(READY): bootstrap.py pyproject.toml requirements/runtime.in requirements/dev.txt requirements/uv.txt compaction_platform/local/jars.txt
+$(READY): bootstrap.py pyproject.toml requirements/runtime.in requirements/dev.txt requirements/uv.txt compaction_platform/embedded_lake/jars.txt
 	@$(PYTHON) bootstrap.py
 
 demo: $(READY) ## Show the platform at work on a real lake on this machine (starts it, uses it, stops it)

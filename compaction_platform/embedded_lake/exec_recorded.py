@@ -1,8 +1,8 @@
 """Becomes a server process: records itself, then executes the server's command.
 
-Runs as `python -m compaction_platform.embedded_lake.exec_recorded RECORD USER SIGNAL PARENT COMMAND...`, in the process that will
-be the server, so that the record exists before the server does: a parent killed at any moment leaves
-nothing unrecorded. Where the kernel offers it (Linux), the server also gets SIGNAL when its parent dies.
+Runs as `python -m compaction_platform.embedded_lake.exec_recorded RECORD USER SIGNAL PARENT COMMAND...`, in the
+process that will be the server, so that the record exists before the server does: a parent killed at any moment
+leaves nothing unrecorded. Where the kernel offers it (Linux), the server also gets SIGNAL when its parent dies.
 """
 
 import contextlib

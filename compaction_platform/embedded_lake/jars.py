@@ -64,7 +64,7 @@ def fetch_jars(directory: Path | None = None) -> list[Jar]:
             if found != jar.sha256:
                 raise JarUnavailable(
                     f"{jar.file_name} has sha256 {found}, pinned is {jar.sha256}. It was not installed. "
-                    "If the mirror in use is trusted, correct compaction_platform/local/jars.txt."
+                    "If the mirror in use is trusted, correct compaction_platform/embedded_lake/jars.txt."
                 )
             fetched.replace(directory / jar.file_name)
     return missing

@@ -25,9 +25,9 @@ from compaction_platform.lake.iceberg.data_file_writer import (
     DataFileDiffers,
     DataFiles,
     NotWritable,
-    repetitive_columns,
 )
 from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
+from compaction_platform.lake.parquet.writer import repetitive_columns
 from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration

@@ -24,6 +24,7 @@ from pyiceberg.typedef import Record
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
+from compaction_platform.lake.parquet.writer import repetitive_columns
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.verification.fingerprint import in_order
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 CODEC_PROPERTY = "write.parquet.compression-codec"
 FAST_ZSTD = 1
 LONGEST_PARTITION = 500  # characters of a path
-SAMPLE_ROWS = 10_000
-REPEATED = 0.5  # a column with fewer distinct values than this share of its rows gets a dictionary
 
 
 class DataFileDiffers(CompactionError):
@@ -238,19 +237,4 @@ def _without_bounds(footer: pyarrow.parquet.FileMetaData, ids: Mapping[str, int]
             is_all_null = told is not None and told.has_null_count and told.null_count == column.num_values
             if not is_all_null and column.path_in_schema in ids:
                 found.add(ids[column.path_in_schema])
-    return found
-
-
-def repetitive_columns(rows: pyarrow.Table) -> list[str]:
-    """Columns for which a dictionary is worth its while, judged by some of the rows."""
-    step = max(1, rows.num_rows // SAMPLE_ROWS)
-    sample = rows.take(pyarrow.array(numpy.arange(0, rows.num_rows, step))) if step > 1 else rows
-    found = []
-    for field in rows.schema:
-        if pyarrow.types.is_nested(field.type) or pyarrow.types.is_boolean(field.type):
-            continue
-        if isinstance(field.type, pyarrow.BaseExtensionType):  # UUIDs and the like: Arrow cannot count them
-            continue
-        if len(sample[field.name].unique()) <= sample.num_rows * REPEATED:
-            found.append(field.name)
     return found

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from io import RawIOBase
 from typing import IO
 
+import numpy
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.iceberg.data_file_writer import repetitive_columns
-
 PAGE_BYTES = 1 << 20
+SAMPLE_ROWS = 10_000
+REPEATED = 0.5  # a column with fewer distinct values than this share of its rows gets a dictionary
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,18 @@ def row_groups(
 def _in_one_piece(batches: list[pyarrow.RecordBatch], schema: pyarrow.Schema) -> pyarrow.Table:
     """Many small batches cost more than their copy: in the digest, in the sample, in the writer."""
     return pyarrow.Table.from_batches(batches, schema).combine_chunks()
+
+
+def repetitive_columns(rows: pyarrow.Table) -> list[str]:
+    """Columns for which a dictionary is worth its while, judged by some of the rows."""
+    step = max(1, rows.num_rows // SAMPLE_ROWS)
+    sample = rows.take(pyarrow.array(numpy.arange(0, rows.num_rows, step))) if step > 1 else rows
+    found = []
+    for field in rows.schema:
+        if pyarrow.types.is_nested(field.type) or pyarrow.types.is_boolean(field.type):
+            continue
+        if isinstance(field.type, pyarrow.BaseExtensionType):  # UUIDs and the like: Arrow cannot count them
+            continue
+        if len(sample[field.name].unique()) <= sample.num_rows * REPEATED:
+            found.append(field.name)
+    return found
