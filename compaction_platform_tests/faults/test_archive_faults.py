@@ -54,7 +54,8 @@ def is_settled(scene: Scene, expected: dict[str, Any], state: str) -> None:
 
 SCRIPT = """
 import os, pickle, signal, sys
-from compaction_platform.archive import run as archive_run, publish
+from compaction_platform.archive.jobs import archive_range as archive_run
+from compaction_platform.archive.cold import publish
 from compaction_platform.archive.jobs.copy_file import CopyTask
 from compaction_platform.archive.hot.snapshot import HotUnreachable
 from compaction_platform.archive.ledger.lease import Claim

@@ -59,7 +59,9 @@ def is_compacted(yard: Yard) -> None:
 
 SCRIPT = """
 import os, signal, sys
-from compaction_platform.compact import engines, originals, rewrite
+from compaction_platform.compact.rewrite import reencode
+from compaction_platform.compact.commit import delete_inputs
+from compaction_platform.compact.rewrite import rewrite_bin
 from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact.rewrite.rewrite_bin import Rewrite
 from compaction_platform.compact.job import CompactRun, Directory
@@ -79,9 +81,9 @@ def dying_after(real):
     return call
 
 if point == "before reading":
-    rewrite.fetch = die
+    rewrite_bin.fetch = die
 elif point == "after reading":
-    engines.write = die
+    reencode.write = die
 elif point == "after writing":
     Rewrite._commit = die
 elif point == "while uploading":
@@ -91,7 +93,7 @@ elif point == "after uploading":
 elif point == "before removing":
     Removal._remove_some = die
 elif point == "while removing":
-    originals.CHUNK = 3
+    delete_inputs.CHUNK = 3
     Removal._remove_some = dying_after(Removal._remove_some)
 elif point == "after removing":
     Rewrite._finish = dying_after(Rewrite._finish)

@@ -59,14 +59,17 @@ def is_finished(scene: Scene) -> None:
 
 SCRIPT = """
 import os, signal, sys
-from compaction_platform.compact.glue import carry, cleanup, run, swap
+from compaction_platform.compact.glue.rewrite import partition_files
+from compaction_platform.compact.glue.commit import cleanup
+from compaction_platform.compact.glue import job
+from compaction_platform.compact.glue.commit import swap_location
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog
 from compaction_platform.compact.glue.plan.partition_plan import Rules
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.glue.commit.swap_location import Swap
 from compaction_platform.compact.glue.config import KeptTable
 from compaction_platform.compact.commit.delete_inputs import Removal
-from compaction_platform.compact import originals
+from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import load_settings
 from compaction_platform.lake.spark.parallel_map import Spread
@@ -84,7 +87,7 @@ def dying_after(real):
     return call
 
 points = {
-    "before the files": (carry.Carry, "__call__", die),
+    "before the files": (partition_files.Carry, "__call__", die),
     "after a file": (Objects, "create_from", dying_after(Objects.create_from)),
     "before the manifest": (Swap, "_manifest", die),
     "after the manifest": (Swap, "_update", die),
@@ -93,7 +96,7 @@ points = {
     "before its note": (Swap, "note", die),
     "while removing": (Removal, "_remove_some", dying_after(Removal._remove_some)),
 }
-originals.CHUNK = 2
+delete_inputs.CHUNK = 2
 owner, name, value = points[point]
 setattr(owner, name, value)
 kept = KeptTable(database, "clicks", rules=Rules(delete_originals=True, grace=timedelta()))

@@ -40,10 +40,11 @@ def scene(settings: Settings, spark: Any) -> Scene:
 
 SCRIPT = """
 import os, pickle, signal, sys
-from compaction_platform.lake import replace
+from compaction_platform.lake.iceberg import replace_files
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.maintain import compaction, run
+from compaction_platform.maintain.operations import commit_groups
+from compaction_platform.maintain import job
 from compaction_platform.maintain.operations.remove_orphan_files import Orphans
 from compaction_platform.maintain.operations.rewrite_data_files import Rewrite
 from compaction_platform.maintain.job import MaintainRun
@@ -65,10 +66,10 @@ def dying_after(owner, name, times=1):
 points = {
     "before anything is written": lambda: setattr(Rewrite, "_written", die),
     "after a file was written": lambda: dying_after(Rewrite, "_stored"),
-    "after all files were written": lambda: setattr(compaction, "commit_change", die),
-    "after the manifests were written": lambda: setattr(replace, "commit", die),
-    "after the first commit": lambda: dying_after(compaction, "commit_change"),
-    "after the compaction": lambda: setattr(run, "remove_dangling", die),
+    "after all files were written": lambda: setattr(commit_groups, "commit_change", die),
+    "after the manifests were written": lambda: setattr(replace_files, "commit", die),
+    "after the first commit": lambda: dying_after(commit_groups, "commit_change"),
+    "after the compaction": lambda: setattr(job, "remove_dangling", die),
     "after an orphan was copied": lambda: dying_after(Objects, "copy"),
     "after an orphan was set aside": lambda: dying_after(Orphans, "_set_aside"),
 }

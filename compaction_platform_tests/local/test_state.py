@@ -130,9 +130,9 @@ def test_two_processes_that_choose_at_the_same_time_do_not_get_the_same_port() -
     """Of forty ports each takes twenty, before anybody listens on one."""
     script = """
 import sys
-from compaction_platform.local import state
-state.LOWEST_PORT, state.HIGHEST_PORT = 24000, 24044
-print(state.free_ports(20), flush=True)
+from compaction_platform.embedded_lake import state_dir
+state_dir.LOWEST_PORT, state_dir.HIGHEST_PORT = 24000, 24044
+print(state_dir.free_ports(20), flush=True)
 sys.stdin.read()
 """
     chosen: list[int] = []
