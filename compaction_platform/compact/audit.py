@@ -29,11 +29,16 @@ class Audit:
 
     def __call__(self, file: Listed) -> Audited:
         try:
-            output = Input(file, pyarrow.py_buffer(self.store.read(file.key, file.etag)))
-            said = json.loads((output.metadata.metadata or {}).get(FOOTER_ROWS, b"{}"))
-            found = _found(output, by_bytes="bytes" in said)
+            return self.judged(file, pyarrow.py_buffer(self.store.read(file.key, file.etag)))
         except (ObjectChanged, ObjectMissing):
             return Audited()  # compacted again meanwhile
+
+    def judged(self, file: Listed, data: pyarrow.Buffer) -> Audited:
+        """What the bytes of a compacted file say of themselves, and what is in them."""
+        try:
+            output = Input(file, data)
+            said = json.loads((output.metadata.metadata or {}).get(FOOTER_ROWS, b"{}"))
+            found = _found(output, by_bytes="bytes" in said)
         except UNREADABLE as error:
             refuse_exhaustion(error)
             return Audited(problem=f"it cannot be read: {error}")

@@ -1,6 +1,7 @@
 """What may happen in the middle of a swap, made to happen. Afterwards the partition leads to every row, once."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,14 @@ from typing import Any
 
 import pytest
 
+from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.compact.glue.commit import cleanup
+from compaction_platform.compact.glue.commit.catalog import GlueCatalog
 from compaction_platform.compact.glue.commit.swap_location import Swap
 from compaction_platform.compact.glue.plan.manifest import MANIFEST, SWAPPED
 from compaction_platform.compact.glue.rewrite.partition_files import Carry, Work
+from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
@@ -70,6 +75,8 @@ from compaction_platform.compact.glue.commit.swap_location import Swap
 from compaction_platform.compact.glue.config import KeptTable
 from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact.commit import delete_inputs
+from compaction_platform.compact.commit import delete_inputs
+from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.settings import load_settings
 from compaction_platform.lake.spark.parallel_map import Spread
@@ -138,10 +145,9 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     die_at(scene, lake_environment, point)
     assert (scene.place(*PARTITION) != home) == is_swapped
     assert scene.ids(*PARTITION) == ROWS
-    made = scene.names(f"{scene.location}-compacted/year=2023/month=05")
     report = scene.compact()
     assert report.is_clean
-    if made and not is_swapped:
+    if point != "before the files" and not is_swapped:
         assert [each.how for each in report.results[0].outputs] == ["resumed"]
     is_finished(scene)
     monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
@@ -362,7 +368,7 @@ def test_originals_that_may_not_be_deleted_are_reported_and_tried_again(
     catalog_server.denies_deletion = True
     report = scene.compact(GRACE_OVER)
     assert catalog_server.denied and report.results[0].removed == 0 and not report.is_clean
-    assert len(report.not_removed) == 6 and all("403" in why for why in report.not_removed.values())
+    assert len(report.not_removed) == 6 and all("AccessDenied" in why for why in report.not_removed.values())
     assert len(scene.names(home)) == 6 and scene.ids(*PARTITION) == ROWS
     catalog_server.denies_deletion = False
     assert scene.compact(GRACE_OVER).results[0].removed == 6
@@ -434,8 +440,8 @@ def test_a_version_that_the_catalog_led_to_once_is_not_removed(scene: Scene, mon
     made = scene.place(*PARTITION)
     scene.update(*PARTITION, StorageDescriptor=scene.storage(home))  # somebody takes the swap back
     monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
-    report = scene.compact(replace(RULES, policy=replace(RULES.policy, min_files=100)))
-    assert report.results[0].leftovers == 0 and "led here once" in report.kept[made]
+    report = scene.compact(GRACE_OVER)
+    assert not report.is_clean and report.results[0].leftovers == 0 and made in report.problems["year=2023/month=05"]
     assert len(scene.names(made)) == 1
 
 
@@ -512,6 +518,153 @@ def test_a_late_file_is_not_copied_to_a_location_that_was_replaced(scene: Scene)
     assert result.outcome == "failed" and "led elsewhere" in result.why
     scene.compact()
     assert scene.ids(*PARTITION) == [*ROWS, *range(900, 940), *range(2000, 2020)]
+
+
+# ---------------------------------------------------------------- a process that sleeps for a day
+
+CHANGES = [(Objects, "create"), (Objects, "create_from"), (Objects, "delete_versions"), (GlueCatalog, "update")]
+
+
+class Sleeper:
+    """Lets a day pass right before the n-th call of one run that changes the store or the catalog."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, number: int, a_day: Callable[[], None]) -> None:
+        self.slept_before: str | None = None
+        self._left, self._a_day, self._is_watching = number, a_day, True
+        for owner, name in CHANGES:
+            monkeypatch.setattr(owner, name, self._watched(name, getattr(owner, name)))
+
+    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if self._is_watching:
+                self._left -= 1
+                if self._left < 0 and self.slept_before is None:
+                    self.slept_before = name
+                    self.others_at_work(self._a_day)
+            return real(*arguments, **named)
+
+        return call
+
+    def others_at_work(self, act: Callable[[], Any]) -> None:
+        """What others change meanwhile does not count."""
+        self._is_watching = False
+        act()
+        self._is_watching = True
+
+    def close(self) -> None:
+        self._is_watching = False
+
+
+LATE = list(range(900, 920))
+
+
+def others_compact(scene: Scene) -> None:
+    """A file comes, all is compacted, originals go, what dead runs have left goes, too."""
+    scene.put(scene.place(*PARTITION), "more.parquet", clicks(900))
+    for _ in range(3):
+        scene.compact(GRACE_OVER)
+
+
+def others_compact_twice(scene: Scene) -> None:
+    others_compact(scene)
+    for number in range(2):
+        scene.put(scene.place(*PARTITION), f"again-{number}.parquet", clicks(920 + 20 * number))
+    for _ in range(3):
+        scene.compact(GRACE_OVER)
+
+
+def led_back(scene: Scene) -> None:
+    scene.put(scene.place(*PARTITION), "more.parquet", clicks(900))
+    scene.update(*PARTITION, StorageDescriptor=scene.storage(f"{scene.location}/year=2023/month=05/"))
+
+
+def every_row_is_there(scene: Scene, expected: list[int]) -> None:
+    """Now, or as soon as a person has done what the plan says."""
+    problem = scene.compact(GRACE_OVER).problems.get("year=2023/month=05")
+    if problem:
+        said = re.search(r"set the partition's location to (s3://\S+)\.", problem)
+        assert said, problem
+        scene.update(*PARTITION, StorageDescriptor=scene.storage(said[1]))
+    for _ in range(3):
+        report = scene.compact(GRACE_OVER)
+    assert report.is_clean and scene.ids(*PARTITION) == expected, (report.problems, report.not_removed)
+
+
+@pytest.mark.parametrize("meanwhile", [others_compact, others_compact_twice, led_back])
+@pytest.mark.parametrize(
+    ("begun", "number"),
+    [
+        *(("nothing was done yet", number) for number in range(5)),
+        *(("originals are due", number) for number in range(3)),
+    ],
+)
+def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, begun: str, number: int, meanwhile: Callable[[Scene], None]
+) -> None:
+    if begun == "originals are due":
+        scene.compact(GRACE_OVER)
+    monkeypatch.setattr(delete_inputs, "CHUNK", 2)
+    monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
+    sleeper = Sleeper(monkeypatch, number, lambda: meanwhile(scene))
+    report = scene.compact(GRACE_OVER)
+    sleeper.close()
+    assert sleeper.slept_before
+    if begun == "originals are due" and meanwhile is led_back:
+        assert "the partition was led to" in str(report.not_removed) and not report.is_clean
+    expected = [*ROWS, *(range(900, 960) if meanwhile is others_compact_twice else LATE)]
+    assert meanwhile is led_back or scene.ids(*PARTITION) == expected, "without anybody's help"
+    every_row_is_there(scene, expected)
+
+
+def test_a_run_that_sleeps_for_a_day_before_it_takes_its_own_files_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one was faster, and others go on from there."""
+    monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
+    sleeper = Sleeper(monkeypatch, 2, lambda: others_compact_twice(scene))
+    after_the_files(monkeypatch, lambda: sleeper.others_at_work(lambda: scene.compact(GRACE_OVER)))
+    (result,) = scene.compact(GRACE_OVER).results
+    sleeper.close()
+    assert (result.outcome, sleeper.slept_before) == ("conflict", "delete_versions")
+    every_row_is_there(scene, [*ROWS, *range(900, 960)])
+    assert versions(scene) == {scene.place(*PARTITION).rpartition("/")[2]}
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_run_that_removes_leftovers_and_sleeps_for_a_day_loses_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """They are those of a run that was held up right before it published them, and does so while the other sleeps."""
+    rest: list[Callable[[], None]] = []
+    real = Swap._update
+
+    def held_up(self: Swap, surveyed: Any, before: Any, manifest: Any) -> None:
+        def go_on() -> None:
+            real(self, surveyed, before, manifest)
+            self._confirm(before, manifest)
+
+        rest.append(go_on)
+        raise ConnectionError("held up")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Swap, "_update", held_up)
+        assert scene.compact().results[0].outcome == "failed"
+    monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
+    published: list[str] = []
+
+    def goes_on() -> None:
+        try:
+            rest[0]()
+            published.append(scene.place(*PARTITION))
+        except CompactionError as refused:
+            assert "abandoned" in str(refused) or "gone" in str(refused)
+
+    sleeper = Sleeper(monkeypatch, number, goes_on)
+    scene.compact(replace(RULES, policy=replace(RULES.policy, min_files=100)))
+    sleeper.close()
+    assert sleeper.slept_before and scene.ids(*PARTITION) == ROWS
+    assert bool(published) == (number == 0), "only before it was marked"
+    every_row_is_there(scene, ROWS)
 
 
 def test_a_change_while_an_update_is_throttled_is_not_overwritten(scene: Scene) -> None:

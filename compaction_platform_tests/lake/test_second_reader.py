@@ -21,6 +21,7 @@ from compaction_platform.lake.parquet.second_reader import (
     connected,
     look_at,
     require_agreement,
+    require_same_rows,
 )
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.merge.intake.staged_file_reader import Reading
@@ -75,6 +76,23 @@ def test_both_readers_agree_on_what_is_sound(tmp_path: Path, kind: str) -> None:
                 require_agreement(connection, path, file, Rows.chosen(file.metadata, "all", 0))
         else:
             require_agreement(connection, path, file, Rows.chosen(file.metadata, "all", 0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_is_compared_with_those_that_it_was_made_of(tmp_path: Path, kind: str) -> None:
+    """Each value of them, and their order: as the second reader has it."""
+    one, other, whole = (tmp_path / name for name in ("1", "2", "whole"))
+    table = pyarrow.table({"a": KINDS[kind]})
+    written(one, table.slice(0, 1))
+    written(other, table.slice(1))
+    written(whole, table, row_group_size=2)
+    with connected(tmp_path) as connection:
+        require_same_rows(connection, [one, other], whole)
+        if kind != "nothing":
+            with pytest.raises(ReadersDisagree, match="other values than what it was made of in a$"):
+                require_same_rows(connection, [other, one], whole)
+        with pytest.raises(ReadersDisagree, match="rows"):
+            require_same_rows(connection, [one, one, other], whole)
 
 
 @pytest.mark.parametrize(("extent", "seed", "is_found"), [("all", 0, True), ("sample", 3, True), ("sample", 1, False)])

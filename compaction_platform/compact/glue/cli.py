@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group
+from rich.table import Column, Table
 from rich.text import Text
 
 from compaction_platform.compact.glue.config import Surveyed
@@ -61,7 +62,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def plan_as_table(surveys: Sequence[Surveyed]) -> Table:
+def plan_as_table(surveys: Sequence[Surveyed]) -> Group:
     due = [each for each in surveys if not each.plan.is_empty]
     table = Table(
         "partition",
@@ -84,13 +85,11 @@ def plan_as_table(surveys: Sequence[Surveyed]) -> Table:
     reasons = Counter(each.plan.why_not for each in surveys if each.plan.is_empty and not each.plan.problem)
     for reason, count in reasons.most_common():
         table.add_row(Text(f"{count:,} left alone: {reason}"), *[""] * 6)
-    for name, problem in problems.items():
-        table.add_row(Text(f"{name}: {problem}"), *[""] * 6)
-    return table
+    return Group(table, *(Text(f"{name}: {problem}", overflow="fold") for name, problem in problems.items()))
 
 
 def report_as_table(report: Report) -> Table:
-    table = Table("what", "", show_header=False)
+    table = Table(Column("what", overflow="fold"), Column("", overflow="fold"), show_header=False)
     table.add_row("partitions", f"{len(report.results):,}, {len(report.compacted):,} compacted")
     table.add_row("files", f"{report.before.files:,} → {report.after.files:,}")
     table.add_row("MB", f"{report.before.bytes / MB:,.1f} → {report.after.bytes / MB:,.1f}")

@@ -12,7 +12,7 @@ from compaction_platform.compact.glue.dagster.sensors import compact_schedule, p
 from compaction_platform.compact.glue.plan.partition_plan import Rules, place_of, why_location_unusable
 from compaction_platform.compact.glue.plan.predicate import PredicateInvalid, checked_grammar
 from compaction_platform.compact.plan.bin_packing import Policy
-from compaction_platform.lake.dagster.component_base import Cron, Declaration, Duration, as_timedelta
+from compaction_platform.lake.dagster.component_base import Cron, Declaration, Duration, SecondReader, as_timedelta
 from compaction_platform.lake.storage.sizes import MB
 
 
@@ -73,6 +73,7 @@ class CompactedGlueTable(Declaration):
     quiet_for: Annotated[
         Duration, Field(description="A partition in which a file changed within this time is left to its writers.")
     ] = "10m"
+    second_reader: SecondReader = "sample"
     schedule: Annotated[
         Cron | None, Field(description="When all partitions of the predicate are looked at; a cron, in UTC.")
     ] = "30 * * * *"
@@ -101,6 +102,7 @@ class CompactedGlueTable(Declaration):
                 as_timedelta(self.grace),
                 as_timedelta(self.quiet_for),
             ),
+            self.second_reader,
         )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

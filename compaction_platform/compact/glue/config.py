@@ -13,6 +13,7 @@ from compaction_platform.compact.glue.plan.partition_plan import (
     place_of,
     why_location_unusable,
 )
+from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.storage.sizes import Sizes
 
 Publish = Literal["swap_location", "in_place"]
@@ -26,6 +27,7 @@ class KeptTable:
     publish: Publish = "swap_location"
     target: str | None = None  # where versions go
     rules: Rules = field(default_factory=Rules)
+    second_reader: Extent = "sample"  # how much another Parquet decoder reads as well
 
     @property
     def called(self) -> str:

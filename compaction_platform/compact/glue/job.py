@@ -5,6 +5,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -26,6 +27,8 @@ from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
 from compaction_platform.lake.storage.object_store import Objects
 from compaction_platform.lake.storage.sizes import MB, Sizes
 from compaction_platform.settings import Settings
+
+BEGUN_AT_ONCE = 16
 
 
 @dataclass
@@ -55,7 +58,7 @@ class GlueRun:
     @cached_property
     def surveyor(self) -> Surveyor:
         places = Places(Objects.at("s3://any", self.settings))
-        return Surveyor(self.kept, GlueCatalog.at(self.settings), places)
+        return Surveyor(self.kept, GlueCatalog.at(self.settings), places, self.settings)
 
     @cached_property
     def swap(self) -> Swap:
@@ -77,10 +80,13 @@ class GlueRun:
 
     def plan(self, selection: Selection = EVERYTHING) -> tuple[Surveyed, ...]:
         """What would be done. Nothing is changed."""
-        if self.kept.publish == "in_place":
-            return tuple(self.in_place.surveys(self.surveyor.partitions(selection)))
-        now = self.now()  # first of all: a target that cannot be is refused before anything is read
-        return tuple(self.surveyor.surveys(self.surveyor.partitions(selection), self.rules, now))
+        is_swapped = self.kept.publish == "swap_location"
+        now = self.now() if is_swapped else None  # first of all: a target that cannot be is refused
+        self.surveyor.refuse_listed()
+        published = self.surveyor.published(selection)
+        partitions = self.surveyor.partitions(selection)
+        found = self.surveyor.surveys(partitions, self.rules, now) if now else self.in_place.surveys(partitions)
+        return self.surveyor.with_strays(found, published)
 
     # ------------------------------------------------------------ carry out
 
@@ -139,12 +145,14 @@ class GlueRun:
         partly: dict[str, _Partly] = {}
         works: list[Work] = []
         for surveyed in ready:
-            # A directory of its own for every attempt: no other run can put anything into it.
-            attempt = f"{surveyed.plan.version}-{secrets.token_hex(4)}"
+            # A directory of its own for every attempt: no other run can put anything into it, and no name comes twice.
+            attempt = f"{surveyed.plan.version}-{secrets.token_hex(8)}"
             target = f"{self.surveyor.root}/{surveyed.name}/{attempt}"
             some = _works(surveyed, target, self.rules.policy.target_mb)
             partly[surveyed.name] = _Partly(surveyed, target, time.monotonic(), len(some))
             works += some
+        with ThreadPoolExecutor(BEGUN_AT_ONCE) as pool:
+            list(pool.map(self.swap.begin, (one.target for one in partly.values())))
         total = sum(work.size for work in works)
         finished = 0
         if works:
@@ -184,8 +192,8 @@ class GlueRun:
 
     def _remember_nothing_gained(self, one: _Partly) -> None:
         beside = self.surveyor.places.at(f"{self.surveyor.root}/{one.surveyed.name}")
-        stale = [each.key for each in beside.list_directory() if each.key.startswith(NOTHING_GAINED)]
-        beside.delete(stale)
+        stale = [(each.key, each.etag) for each in beside.list_directory() if each.key.startswith(NOTHING_GAINED)]
+        beside.delete_versions(stale)
         beside.write(f"{NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
         self._discard(one)
 
@@ -237,7 +245,7 @@ class GlueRun:
     # ------------------------------------------------------------
 
     def _carry(self) -> Carry:
-        return Carry(self.surveyor.places.objects, How(Encoding(), exactly=True))
+        return Carry(self.surveyor.places.objects, How(Encoding(), exactly=True, second_reader=self.kept.second_reader))
 
     def spread_for(self, size: int) -> Spread:
         """Where work on so many bytes goes: a session is not opened for little of it."""

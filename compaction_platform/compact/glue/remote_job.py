@@ -94,6 +94,7 @@ def _told(result: "PartitionResult") -> dict[str, Any]:
         "partition": result.name,
         "outcome": result.outcome,
         "why": result.why,
+        **({"problem": result.problem} if result.problem else {}),
         "files_before": result.before.files,
         "files_after": result.after.files,
         "bytes_before": result.before.bytes,
@@ -106,6 +107,7 @@ def _figures(report: "Report") -> dict[str, Any]:
     return {
         "partitions": len(report.results),
         "partitions_compacted": len(report.compacted),
+        "partitions_with_problems": len(report.problems),
         "files_before": report.before.files,
         "files_after": report.after.files,
         "duration": round(report.seconds, 3),

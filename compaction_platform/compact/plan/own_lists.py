@@ -32,6 +32,7 @@ class Kind:
     advice: str
 
 
+VERSION_OF_GLUE = "a version of a Glue partition"
 KINDS = (
     Kind(
         "a Delta Lake table",
@@ -71,7 +72,7 @@ KINDS = (
         "its files are large and proved already; `compaction archive` looks after them (ColdRanges)",
     ),
     Kind(
-        "a version of a Glue partition",
+        VERSION_OF_GLUE,
         re.compile(r"(?:^|(?<=/))_compaction\.json$"),
         "_compaction.json",
         "compact the table: `compaction compact glue://database/table` (CompactedGlueTable)",
@@ -118,6 +119,11 @@ def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[s
         if there:
             return f"{top.rstrip('/')}/{directory}".rstrip("/"), kind
     return None
+
+
+def kind_at(store: Objects, directory: str) -> Kind | None:
+    """The kind of list that is right in a directory, if there is one."""
+    return next((kind for kind in KINDS if _is_listed(store, directory, kind)), None)
 
 
 def _is_listed(store: Objects, directory: str, kind: Kind) -> bool:

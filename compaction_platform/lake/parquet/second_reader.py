@@ -6,9 +6,10 @@ too much, so by default a sample of each run is read: some rows of each output a
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -116,6 +117,34 @@ def require_agreement(
     others = dict(found.columns)
     if different := [schema.names[int(place)] for place, digest in expected.columns if others[place] != digest]:
         raise ReadersDisagree(f"Arrow and DuckDB read different values in {', '.join(different)}")
+
+
+def require_same_rows(connection: "DuckDBPyConnection", parts: Iterable[Path], whole: Path) -> None:
+    """Compare files, one behind the other, with the file that was made of them, as DuckDB reads them all. Raises
+    SecondReaderRefused, ReadersDisagree or NotJudged."""
+    stream = _all_by_duckdb(connection, whole)
+    kinds = {place: kind for place, field in enumerate(stream.schema) if (kind := _common(field.type, field.type))}
+    if not kinds:
+        raise NotJudged("no column is of a type that can be compared")
+    names = pyarrow.parquet.read_schema(whole).names
+    found = _fingerprint(_duckdb_batches(stream), kinds)
+    expected = _fingerprint(
+        chain.from_iterable(_duckdb_batches(_all_by_duckdb(connection, each)) for each in parts), kinds
+    )
+    if found.rows != expected.rows:
+        raise ReadersDisagree(f"it has {found.rows:,} rows, and what it was made of has {expected.rows:,}")
+    others = dict(found.columns)
+    if different := [names[int(place)] for place, digest in expected.columns if others[place] != digest]:
+        raise ReadersDisagree(f"it has other values than what it was made of in {', '.join(different)}")
+
+
+def _all_by_duckdb(connection: "DuckDBPyConnection", path: Path) -> pyarrow.RecordBatchReader:
+    try:
+        metadata = pyarrow.parquet.read_metadata(path)
+        schema = metadata.schema.to_arrow_schema()
+    except (OSError, ValueError, pyarrow.ArrowException) as unreadable:
+        raise NotJudged(f"its schema cannot be read: {first_line(unreadable)}") from unreadable
+    return _by_duckdb(connection, path, schema, Rows(0, metadata.num_rows, ()))
 
 
 def look_at(content: Buffer, name: str, extent: Extent) -> None:

@@ -1,5 +1,6 @@
 """What a person sees of a Glue table: partitions, runs, metadata, checks, schedule; the job elsewhere; the command."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,9 @@ from typer.testing import CliRunner
 from compaction_platform.cli import app
 from compaction_platform.compact.glue.component import CompactedGlueTable
 from compaction_platform.compact.glue.dagster.assets import partitions_told
+from compaction_platform.compact.glue.dagster.checks import results_alone
+from compaction_platform.compact.plan.lineage import content_digest
+from compaction_platform.compact.rewrite import second_reader as second_look
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, Scene, clicks
@@ -132,6 +136,27 @@ def test_a_run_of_one_partition_shows_its_figures(deploy: Callable[..., Deployme
     assert again.success and "compact already" in metadata_of(again)["year=2023/month=05"]["left_alone"]
 
 
+@pytest.mark.parametrize("publish", ["swap_location", "in_place"])
+@pytest.mark.parametrize(("extent", "looked_at"), [(None, 2), ("all", 7), ("none", 0)])
+def test_the_second_reader_looks_at_as_much_as_is_declared(
+    deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch, publish: str, extent: Any, looked_at: int
+) -> None:
+    """Six files become one: some of its rows and of one input, all of them all, or none."""
+    changes = {"publish": publish, "delete_original_files": True, **({"second_reader": extent} if extent else {})}
+    deployment = deploy(**changes)
+    deployment.scene.fill(deployment.scene.partition("2023", "05"))
+    seen: list[int] = []
+    real = second_look.require_agreement
+
+    def counted(*arguments: Any) -> None:
+        seen.append(arguments[-1].count)
+        real(*arguments)
+
+    monkeypatch.setattr(second_look, "require_agreement", counted)
+    assert deployment.run().success
+    assert len([count for count in seen if count]) == looked_at
+
+
 def test_a_run_takes_a_range_a_list_a_predicate_or_what_is_declared(deploy: Callable[..., Deployment]) -> None:
     deployment = deploy(partition_predicate="year='2023'")
     names = [f"year=2023/month=0{month}" for month in range(1, 7)]
@@ -212,6 +237,93 @@ def test_the_checks_alone_find_what_is_wrong(deploy: Callable[..., Deployment]) 
     assert not broken["partitions_are_whole"].passed
 
 
+def test_the_checks_alone_compare_what_the_catalog_leads_to_with_what_was_published(
+    deploy: Callable[..., Deployment],
+) -> None:
+    deployment = deploy()
+    scene = deployment.scene
+    home, other = scene.partition("2023", "05"), scene.partition("2023", "06")
+    scene.fill(home)
+    scene.put(home, "alone.parquet", clicks(700, alone=[1] * 20))  # nothing goes with it: it is copied
+    scene.fill(other, first=300)
+    assert deployment.run().success
+    place = scene.place("2023", "05")
+    published = {name: scene.content(place, name) for name in scene.names(place)}
+    joined, copied = sorted(published, key=lambda name: ".copied-" in name)
+    manifest = json.loads(scene.content(place, "_compaction.json"))
+
+    sound = deployment.checks()
+
+    def fails(*changed: tuple[str, bytes | None], told: Any = manifest) -> set[str]:
+        """Which checks fail with these files (None: gone) and this manifest; afterwards all is as it was."""
+        for name, content in (*changed, ("_compaction.json", json.dumps(told).encode())):
+            if content is None:
+                scene.s3.delete_object(Bucket="lake", Key=f"{place.removeprefix('s3://lake/')}/{name}")
+            else:
+                scene.put(place, name, content)
+        found = {check.check_name for check in results_alone(scene.run(), sound) if not check.passed}
+        for name, _ in changed:
+            scene.s3.delete_object(Bucket="lake", Key=f"{place.removeprefix('s3://lake/')}/{name}")
+        for name, content in {**published, "_compaction.json": json.dumps(manifest).encode()}.items():
+            scene.put(place, name, content)
+        return found
+
+    def telling(name: str, data: bytes, **also: str) -> Any:
+        """The manifest, if the store told of this content what it tells of the published one."""
+        size, etag = len(data), f'"{hashlib.md5(data, usedforsecurity=False).hexdigest()}"'
+        outputs = [
+            {**each, "size": size, "etag": etag, **also} if each["name"] == name else each
+            for each in manifest["outputs"]
+        ]
+        return {**manifest, "outputs": outputs}
+
+    assert all(each.passed for each in sound.values()), sound
+    assert sound["rows_unchanged"].metadata["compared_with_originals"].value == 2
+    for name in (joined, copied):
+        assert fails((name, None)) == {"partitions_are_whole", "rows_unchanged"}
+        damaged = published[name][:60] + bytes([published[name][60] ^ 255]) + published[name][61:]
+        assert fails((name, damaged)) == {"partitions_are_whole", "rows_unchanged"}
+        assert fails((name, damaged), told=telling(name, damaged)) == {"rows_unchanged"}, "whatever the store tells"
+    assert fails((f"x-{joined}", published[joined])) == {"partitions_are_whole"}
+    assert fails(("theirs.parquet", published[copied])) == set(), "what writers put there is theirs"
+    elsewhere = scene.place("2023", "06")
+    wrong = scene.content(elsewhere, scene.names(elsewhere)[0])
+    told = telling(joined, wrong, content=content_digest(wrong))
+    assert fails((joined, wrong), told=told) == {"rows_unchanged"}, "sound in itself, and not the rows of its originals"
+    scene.s3.delete_object(Bucket="lake", Key=f"{home.removeprefix('s3://lake/')}/part-000.parquet")
+    assert fails((joined, wrong), told=told) == set(), "nobody can tell any more"
+    last = deployment.checks()["rows_unchanged"]
+    assert last.passed and last.metadata["compared_with_originals"].value == 1
+
+
+@pytest.mark.parametrize("how", ["set back", "dropped"])
+def test_what_the_catalog_does_not_lead_to_is_named_everywhere(deploy: Callable[..., Deployment], how: str) -> None:
+    deployment = deploy()
+    scene = deployment.scene
+    home = scene.partition("2023", "05")
+    scene.fill(home)
+    assert deployment.run().success and deployment.checks()["partitions_are_whole"].passed
+    version = scene.place("2023", "05")
+    if how == "set back":
+        scene.update("2023", "05", StorageDescriptor=scene.storage(home))
+    else:
+        drop = {"DatabaseName": scene.database, "TableName": "clicks", "PartitionValues": ["2023", "05"]}
+        scene.glue.delete_partition(**drop)
+    table = f"glue://{scene.database}/clicks"
+    alone = deployment.checks()["partitions_are_whole"]
+    assert not alone.passed and version in str(alone.metadata["files"].value)
+    run = deployment.run()
+    after = next(each for each in run.get_asset_check_evaluations() if each.check_name == "partitions_are_whole")
+    assert not after.passed and version in str(after.metadata["files"].value)
+    for arguments in (["plan", table], ["compact", table], ["compact", table, "--dry-run"]):
+        told = CliRunner().invoke(app, [*arguments, "--json"])
+        (partition,) = json.loads(told.output)["partitions"]
+        assert told.exit_code == 1 and version in partition["problem"] and f"to {version}." in partition["problem"]
+        shown = CliRunner().invoke(app, arguments)
+        assert shown.exit_code == 1
+        assert version.rpartition("/")[2] in "".join(shown.output.replace("│", "").split())
+
+
 def test_damage_in_a_compacted_file_is_found(deploy: Callable[..., Deployment]) -> None:
     """In place, no manifest tells a file's etag: its rows are read."""
     deployment = deploy(publish="in_place", delete_original_files=True)
@@ -253,6 +365,7 @@ def test_the_schedule_asks_for_one_run_at_a_time(deploy: Callable[..., Deploymen
         ({"target_s3_path": "/data"}, "not on S3"),
         ({"database_name": "db; DROP"}, "not a name in Glue"),
         ({"grace": "soon"}, "not a duration"),
+        ({"second_reader": "some"}, "'sample', 'all' or 'none'"),
         ({"delete_originals": True}, "Extra inputs are not permitted"),
     ],
 )
@@ -314,6 +427,7 @@ def test_the_same_run_as_a_job_elsewhere(scene: Scene, lake_environment: dict[st
     assert result.success, [str(each.event_specific_data.error) for each in result.all_events if each.is_step_failure]
     (event,) = result.get_asset_materialization_events()
     assert event.materialization.metadata["partitions_compacted"].value == 1
+    assert event.materialization.metadata["partitions_with_problems"].value == 0
     assert [(each.partition, each.asset_key) for each in told] == [
         ("year=2023/month=05", dg.AssetKey(["warehouse", scene.database, "clicks"]))
     ]

@@ -39,6 +39,11 @@ VERSION = "s3://lake/clicks-compacted/year=2023/v-0123456789abcdef-01234567"
 RULES = Rules(Policy(10 * MB, 20 * MB, 7 * MB), grace=timedelta(days=1), quiet_for=timedelta(minutes=10))
 
 
+def version_of(place: str, name: str) -> str:
+    """The digest of the version of a file that `file` makes."""
+    return version_digest(place, name, file(name).stamp)
+
+
 def file(name: str, size: int = MB, changed_at: datetime = LONG_AGO) -> Listed:
     return Listed(name, size, f"etag of {name}", changed_at)
 
@@ -66,7 +71,7 @@ def swapped(*more: Listed, since: datetime = NOW - timedelta(days=2), old: tuple
             ),
         ),
         old_places={HOME: None},
-        absorbed=tuple(version_digest(HOME, name, f"etag of {name}") for name in ("a", "b")),
+        absorbed=tuple(version_of(HOME, name) for name in ("a", "b")),
         known={HOME: ("a", "b")},
     )
     marker = Listed(SWAPPED, 1, "marker", since)
@@ -131,7 +136,7 @@ def test_what_was_made_is_not_made_again() -> None:
 def test_a_file_that_came_to_the_old_location_is_late() -> None:
     plan = plan_partition(swapped(old=(file("a"), file("c"))), RULES, NOW)
     assert [(late.place, late.file.key) for late in plan.late] == [(HOME, "c")]
-    copy = file(copied_name(version_digest(HOME, "c", "etag of c"), "c"))
+    copy = file(copied_name(version_of(HOME, "c"), "c"))
     assert plan_partition(swapped(copy, old=(file("a"), file("c"))), RULES, NOW).late == ()
 
 
@@ -175,7 +180,7 @@ def test_own_versions_go_after_their_own_grace_in_any_case() -> None:
                 "old_places": {HOME: NOW - timedelta(days=3), earlier: replaced_at},
                 "absorbed": (
                     *found.manifest.absorbed,
-                    *(version_digest(earlier, name, f"etag of {name}") for name in names),
+                    *(version_of(earlier, name) for name in names),
                 ),
             }
         )
@@ -193,7 +198,7 @@ def test_a_copy_at_an_old_version_is_what_it_is_a_copy_of() -> None:
     """A paused run has copied a late file to a location that was replaced meanwhile; the file itself is late, too."""
     found = swapped(old=(file("c"),))
     earlier = VERSION.replace("v-0", "v-f")
-    digest = version_digest(HOME, "c", "etag of c")
+    digest = version_of(HOME, "c")
     stale = file(copied_name(digest, "c"))
     plan = plan_partition(replace(found, old=(*found.old, at(earlier, stale))), RULES, NOW)
     assert [late.identity for late in plan.late] == [digest]
@@ -203,14 +208,14 @@ def test_a_copy_at_an_old_version_is_what_it_is_a_copy_of() -> None:
 
 
 def test_a_late_file_that_was_overwritten_after_it_was_brought_in_is_for_a_person() -> None:
-    copy = file(copied_name(version_digest(HOME, "c", "etag of c"), "c"))
+    copy = file(copied_name(version_of(HOME, "c"), "c"))
     plan = plan_partition(swapped(copy, old=(replace(file("c"), etag="other"),)), RULES, NOW)
     assert plan.is_empty and plan.problem is not None and plan.problem.startswith(OVERWRITTEN)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["x.compacted-10mb-bbbbbbbbbbbbbbbbbbbbbbbb.parquet", copied_name(version_digest(HOME, "a", "etag of a"), "a")],
+    ["x.compacted-10mb-bbbbbbbbbbbbbbbbbbbbbbbb.parquet", copied_name(version_of(HOME, "a"), "a")],
 )
 def test_a_file_of_ours_that_no_swap_has_published_is_for_a_person(name: str) -> None:
     plan = plan_partition(swapped(file(name)), RULES, NOW)

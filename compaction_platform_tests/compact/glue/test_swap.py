@@ -13,10 +13,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact.glue.commit.catalog import CatalogRefused, GlueCatalog, TableUnsuitable
 from compaction_platform.compact.glue.names import partition_name
 from compaction_platform.compact.glue.plan.inventory import NOTHING_TO_GAIN, Selection
-from compaction_platform.compact.glue.plan.partition_plan import GOOD, NO_FILES, YOUNG, Rules
+from compaction_platform.compact.glue.plan.partition_plan import GOOD, NO_FILES, YOUNG, Rules, version_digest
 from compaction_platform.compact.glue.plan.predicate import PredicateInvalid
 from compaction_platform.compact.plan.bin_packing import Policy
 from compaction_platform.lake.storage.sizes import MB
@@ -137,11 +138,15 @@ def test_a_partition_that_was_being_compacted_in_place_is_finished_first(scene: 
     home = scene.partition("2023", "05")
     scene.fill(home)
     kept = {name: scene.content(home, name) for name in scene.names(home)}
-    scene.compact(publish="in_place")
-    for name, data in kept.items():  # as if the run had died before it removed them
-        scene.put(home, name, data)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Removal, "remove", lambda self, *arguments, **named: {"all": "as if it had died"})
+        scene.compact(publish="in_place")
     report = scene.compact()
     assert "has not ended" in report.problems["year=2023/month=05"] and scene.place("2023", "05") == home
+    for name, data in kept.items():  # a state from before is restored: the same bytes, of another time
+        moved_on(scene, home, name, data)
+    report = scene.compact()
+    assert "is a copy of a file" in report.problems["year=2023/month=05"] and scene.place("2023", "05") == home
 
 
 def test_what_spark_has_noted_about_old_dates_is_kept(scene: Scene) -> None:
@@ -199,6 +204,74 @@ def test_a_file_that_was_overwritten_after_the_swap_is_for_a_person(scene: Scene
     assert not report.is_clean and "part-000.parquet" in report.problems["year=2023/month=05"]
     assert len(scene.names(home)) == 6
     assert scene.ids("2023", "05") == list(range(120))
+
+
+def test_the_same_file_delivered_again_after_the_swap_is_for_a_person(scene: Scene) -> None:
+    """Name and bytes are those of an original, the time is not: a producer may mean its rows to count twice."""
+    home = scene.partition("2023", "05")
+    scene.fill(home)
+    scene.compact()
+    again = scene.content(home, "part-000.parquet")
+    moved_on(scene, home, "part-000.parquet", again)
+    for _ in range(2):
+        report = scene.compact(GRACE_OVER)
+        assert not report.is_clean and "part-000.parquet" in report.problems["year=2023/month=05"]
+        assert scene.content(home, "part-000.parquet") == again and scene.ids("2023", "05") == list(range(120))
+
+
+def test_the_same_file_delivered_again_right_before_it_is_removed_stays(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = scene.partition("2023", "05")
+    scene.fill(home)
+    scene.compact(GRACE_OVER)
+    real = Removal.remove
+    again = scene.content(home, "part-000.parquet")
+    happened: list[str] = []
+
+    def delivered_first(self: Removal, *arguments: Any) -> Any:
+        happened.append("delivered")
+        moved_on(scene, home, "part-000.parquet", again)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Removal, "remove", delivered_first)
+    report = scene.compact(GRACE_OVER)
+    assert happened and list(report.not_removed) == [f"{home}/part-000.parquet"] and report.results[0].removed == 5
+    assert scene.names(home) == ["part-000.parquet"]
+
+
+def moved_on(scene: Scene, place: str, name: str, content: bytes) -> None:
+    """Written again and again until the store's clock, which tells seconds, shows another one."""
+    key = f"{place.removeprefix('s3://lake/')}/{name}"
+    before = scene.s3.head_object(Bucket="lake", Key=key)
+    while (now := scene.s3.head_object(Bucket="lake", Key=key))["LastModified"] == before["LastModified"]:
+        scene.put(place, name, content)
+    assert now["ETag"] == before["ETag"]
+
+
+def test_a_manifest_of_the_first_format_is_carried_on(scene: Scene) -> None:
+    """There, digests are of etags alone. Nothing is late because of that, and the next version says it in full."""
+    home = scene.partition("2023", "05")
+    scene.fill(home)
+    scene.compact()
+    place = scene.place("2023", "05")
+    told = json.loads(scene.content(place, "_compaction.json"))
+    for each in told["inputs"]:
+        del each["changed_at"]
+    for each in told["outputs"]:
+        del each["content"]
+    told["absorbed"] = [version_digest(each["place"], each["name"], each["etag"]) for each in told["inputs"]]
+    scene.put(place, "_compaction.json", json.dumps({**told, "format_version": 1}).encode())
+    (survey,) = scene.plan()
+    assert survey.plan.is_empty and survey.plan.problem is None
+    for number in range(2):
+        scene.put(place, f"new-{number}", clicks(500 + number * 20))
+    assert scene.compact().results[0].outcome == "compacted"
+    told = json.loads(scene.content(scene.place("2023", "05"), "_compaction.json"))
+    assert told["format_version"] == 2
+    removed = scene.compact(GRACE_OVER)
+    assert removed.is_clean and removed.results[0].removed == 9 and scene.names(home) == []
+    assert scene.ids("2023", "05") == [*range(120), *range(500, 540)]
 
 
 def test_files_are_joined_only_with_files_of_exactly_their_columns(scene: Scene) -> None:

@@ -15,7 +15,15 @@ from compaction_platform.settings import Settings, SettingsInvalid
 
 PARQUET_INPUT = "org.apache.hadoop.hive.ql.io.parquet.MapredParquetInputFormat"
 PARQUET_SERDE = "org.apache.hadoop.hive.ql.io.parquet.serde.ParquetHiveSerDe"
-OTHER_KINDS = {"iceberg": "Iceberg", "delta": "Delta Lake", "hudi": "Hudi"}
+OTHER_KINDS = {
+    "iceberg": "Iceberg",
+    "delta": "Delta Lake",
+    "hudi": "Hudi",
+    "hoodie": "Hudi",
+    "paimon": "Paimon",
+}
+TELLING_KIND = ("table_type", "spark.sql.sources.provider", "provider", "classification", "storage_handler")
+KIND_BY_PREFIX = {"metadata_location": "Iceberg", "delta.": "Delta Lake", "hoodie.": "Hudi"}
 # What a partition tells that an update takes back; times of access are not part of what it is.
 DESCRIBING = ("Values", "StorageDescriptor", "Parameters")
 TAKEN_BACK = (*DESCRIBING, "LastAccessTime", "LastAnalyzedTime")
@@ -198,9 +206,7 @@ def _why_unsuitable(described: Mapping[str, Any]) -> str | None:
         return "is a link to a table elsewhere; name that one"
     if described.get("TableType") == "VIRTUAL_VIEW":
         return "is a view"
-    kind = parameters.get("table_type") or parameters.get("spark.sql.sources.provider") or ""
-    if kind.lower() in OTHER_KINDS:
-        name = OTHER_KINDS[kind.lower()]
+    if name := _table_format(storage, parameters):
         return f"is a table of {name}, which keeps its own list of files" + (
             "; declare a MaintainedTable" if name == "Iceberg" else ""
         )
@@ -215,6 +221,21 @@ def _why_unsuitable(described: Mapping[str, Any]) -> str | None:
     if not storage.get("Location"):
         return "has no location"
     return None
+
+
+def _table_format(storage: Mapping[str, Any], parameters: Mapping[str, str]) -> str | None:
+    """Which table format keeps a list of its own: engines and crawlers say so in different places."""
+    serde = storage.get("SerdeInfo") or {}
+    also_told = {**parameters, **{name.lower(): str(value) for name, value in (serde.get("Parameters") or {}).items()}}
+    told = [also_told.get(name, "") for name in TELLING_KIND]
+    told += [storage.get("InputFormat") or "", storage.get("OutputFormat") or ""]
+    told += [serde.get("SerializationLibrary") or ""]
+    for word, name in OTHER_KINDS.items():
+        if any(word in each.lower() for each in told):
+            return name
+    return next(
+        (name for prefix, name in KIND_BY_PREFIX.items() if any(each.startswith(prefix) for each in parameters)), None
+    )
 
 
 def why_not_parquet(storage: Mapping[str, Any]) -> str | None:

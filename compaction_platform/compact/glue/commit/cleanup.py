@@ -9,9 +9,10 @@ from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact.glue.commit.swap_location import Swap
 from compaction_platform.compact.glue.config import Surveyed
 from compaction_platform.compact.glue.plan.manifest import (
+    ABANDONED,
     MANIFEST,
+    OWN_MARKS,
     SWAPPED,
-    Abandoned,
     File,
     Manifest,
     ManifestUnreadable,
@@ -25,6 +26,7 @@ from compaction_platform.compact.glue.plan.partition_plan import (
     missing_outputs,
     version_digest,
 )
+from compaction_platform.compact.glue.plan.unreferenced_versions import lineage_of
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
 from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.errors import CompactionError
@@ -49,8 +51,10 @@ class StillPublished:
         now = self.swap.places.look(current, is_ours=True)
         if missing_outputs(manifest, now):
             return {file.key: "files with its rows are gone; it stays" for file in files}
-        known = absorbed(Found(now, manifest))
-        return {
+        known = absorbed(Found(now, manifest, (self.place,)))
+        there = {file.version for file in self.swap.places.look(self.place.uri).files}
+        again = {file.key: "it was delivered again meanwhile; it stays" for file in files if file.version not in there}
+        return again | {
             file.key: "the file with its rows is gone; it stays"
             for file in files
             if not known & {self.place.digest(file), self.place.identity(file)}
@@ -66,22 +70,36 @@ class Cleanup:
         removed = 0
         failures: dict[str, str] = {}
         for place in surveyed.found.old:
-            some = [Listed(file.name, file.size, file.etag) for file in files if file.place == place.uri]
+            some = [file.listed for file in files if file.place == place.uri]
             if not some:
                 continue
             proof = StillPublished(self.swap, surveyed, place)
             kept = Removal("delete").remove(self.swap.places.at(place.uri), some, proof)
             failures |= {f"{place.uri}/{name}": why for name, why in kept.items()}
             removed += len(some) - len(kept)
-            if place.is_ours and not self.swap.places.look(place.uri).data:
-                self._delete(place.uri, [SWAPPED, MANIFEST])
+            failures |= self._led_back(surveyed, place.uri) if len(kept) < len(some) else {}
+            if place.is_ours:
+                self._delete_marks(place.uri)
         return removed, failures
+
+    def _led_back(self, surveyed: Surveyed, place: str) -> dict[str, str]:
+        """Nothing can keep a person from leading the partition to files while they are being removed; so it is said.
+        What has their rows stays, and every plan names it."""
+        current = surveyed.found.current.uri
+        now = self.swap.location(surveyed.partition)
+        if current in lineage_of(self.swap.places, now):
+            return {}
+        return {
+            place: f"while files were being removed here, the partition was led to {now}. Their rows are in {current}: "
+            "lead it there"
+        }
 
     def discard(self, surveyed: Surveyed, target: str, names: Iterable[str]) -> None:
         """What this very run has made and not published, as the catalog says; otherwise it goes with the leftovers."""
         with suppress(CompactionError):
-            if self.swap.location(surveyed.partition) != target:
-                self._delete(target, [*names, MANIFEST])
+            place = self.swap.places.look(target)
+            if place.find(SWAPPED) is None and self.swap.location(surveyed.partition) != target:
+                self._delete(place, [*names, *OWN_MARKS])
 
     # ------------------------------------------------------------ what dead runs have left
 
@@ -102,6 +120,10 @@ class Cleanup:
         return removed, notes
 
     def _why_kept(self, surveyed: Surveyed, place: Place) -> str | None:
+        if not place.data:
+            return None
+        if theirs := [file.key for file in place.data if not _is_named_as_ours(file)]:
+            return f"{theirs[0]} was put there by somebody else; look at it"
         if place.find(SWAPPED):
             return "the catalog led here once and was changed by somebody else since; look at it, then delete it"
         if place.find(MANIFEST) is None:
@@ -112,39 +134,42 @@ class Cleanup:
             return str(unreadable)
         except ObjectMissing:
             return None
-        if isinstance(manifest, Abandoned) or _inputs_are_safe(surveyed.found, manifest):
+        if place.find(ABANDONED) or _inputs_are_safe(surveyed.found, manifest):
             return None
         return "it was about to be published, and what went into it is not where it was; look at it"
 
     def _remove(self, surveyed: Surveyed, place: Place) -> bool:
         """From the moment in which it is marked, the run that made it does not publish it, or takes that back; so the
-        catalog is asked after it is marked. The mark goes last."""
-        store = self.swap.places.at(place.uri)
-        mark = Abandoned().model_dump_json().encode()
-        before = None if place.find(MANIFEST) is None else self.swap.places.read(place.uri, MANIFEST)
-        if before is None:
-            try:
-                store.create(MANIFEST, mark)
-            except ObjectExists:
-                return False  # its run is about to publish it after all
-        else:
-            store.write(MANIFEST, mark)
+        catalog is asked after it is marked. The mark goes last, and is never taken away from files that are there:
+        another process may have looked before."""
+        with suppress(ObjectExists):
+            self.swap.places.at(place.uri).create(ABANDONED, b"being removed; nothing may lead here any more\n")
         now = self.swap.places.look(place.uri)
-        if now.find(SWAPPED) or self.swap.location(surveyed.partition) == place.uri:
-            if before is not None:
-                store.write(MANIFEST, before)
+        if (now.find(SWAPPED) and now.data) or self.swap.location(surveyed.partition) == place.uri:
             return False
-        ours = [file.key for file in now.data if OWN_NAME.fullmatch(file.key) or COPIED.fullmatch(file.key)]
-        self._delete(place.uri, ours)
-        if not self.swap.places.look(place.uri).data:
-            self._delete(place.uri, [MANIFEST])
+        self._delete(now, [file.key for file in now.data if _is_named_as_ours(file)])
+        self._delete_marks(place.uri)
         return True
 
-    def _delete(self, place: str, names: Iterable[str]) -> None:
-        self.swap.places.at(place).delete(names)
+    def _delete_marks(self, uri: str) -> None:
+        """Of a directory that has no data any more."""
+        place = self.swap.places.look(uri)
+        if not place.data:
+            for name in OWN_MARKS:
+                self._delete(place, [name])
+
+    def _delete(self, place: Place, names: Iterable[str]) -> None:
+        """Exactly the versions that were listed."""
+        wanted = set(names)
+        versions = [(file.key, file.etag) for file in place.files if file.key in wanted]
+        self.swap.places.at(place.uri).delete_versions(versions)
+
+
+def _is_named_as_ours(file: Listed) -> bool:
+    return bool(OWN_NAME.fullmatch(file.key) or COPIED.fullmatch(file.key))
 
 
 def _inputs_are_safe(found: Found, manifest: Manifest) -> bool:
     """Whether all that went into a version is in the partition as it is now."""
     known = absorbed(found) | {found.current.digest(file) for file in found.current.data}
-    return all(version_digest(file.place, file.name, file.etag) in known for file in manifest.inputs)
+    return all(version_digest(file.place, file.name, file.listed.stamp) in known for file in manifest.inputs)

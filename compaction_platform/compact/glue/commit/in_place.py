@@ -72,7 +72,14 @@ class InPlace:
 
     def _run(self, uri: str) -> CompactRun:
         rules = self.surveyor.kept.rules
-        directory = Directory(uri, rules.policy, originals="delete", exactly=True, grace=rules.quiet_for)
+        directory = Directory(
+            uri,
+            rules.policy,
+            originals="delete",
+            exactly=True,
+            grace=rules.quiet_for,
+            second_reader=self.surveyor.kept.second_reader,
+        )
         return CompactRun(directory, self.settings, self.spread, self.say)
 
 

@@ -7,12 +7,21 @@ from datetime import datetime
 
 from compaction_platform.compact.glue.commit.catalog import CatalogRefused, GlueCatalog, GluePartition, GlueTable
 from compaction_platform.compact.glue.config import Surveyed
-from compaction_platform.compact.glue.plan.manifest import MANIFEST, SWAPPED, File, Manifest, OutputFile, read_manifest
-from compaction_platform.compact.glue.plan.partition_plan import Found, absorbed, place_of
-from compaction_platform.compact.glue.plan.places import Places
+from compaction_platform.compact.glue.plan.manifest import (
+    ABANDONED,
+    BEGUN,
+    MANIFEST,
+    SWAPPED,
+    Manifest,
+    OutputFile,
+    read_manifest,
+)
+from compaction_platform.compact.glue.plan.partition_plan import Found, Place, absorbed, file_at, place_of
+from compaction_platform.compact.glue.plan.places import Places, by_directory
+from compaction_platform.compact.glue.plan.unreferenced_versions import was_published
 from compaction_platform.compact.rewrite.result import OutputDiffers
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing
+from compaction_platform.lake.storage.object_store import ObjectExists
 
 # Refreshed if they are there; the first three in any case. (A crawler writes the others.)
 COUNTS = {"numFiles": "files", "totalSize": "size", "numRows": "rows"}
@@ -42,10 +51,7 @@ class Swap:
         before = self.catalog.partition(self.table, surveyed.partition.values)
         self._require_same_location(surveyed, before)
         manifest = self._manifest(surveyed, before, target, outputs, now)
-        try:
-            self.places.at(target).create(MANIFEST, manifest.model_dump_json(indent=1).encode())
-        except ObjectExists:
-            raise SwapConflict(f"{target} was taken for abandoned and is being removed. Run again.") from None
+        self.places.at(target).create(MANIFEST, manifest.model_dump_json(indent=1).encode())
         self._update(surveyed, before, manifest)
         self._confirm(before, manifest)
         self.note(manifest)
@@ -68,6 +74,10 @@ class Swap:
                     raise
             time.sleep(WAIT_SECONDS * 2**attempt)
 
+    def begin(self, target: str) -> None:
+        """Before anything is put there."""
+        self.places.at(target).create(BEGUN, b"a run makes files here; without this, they are not published\n")
+
     def note(self, manifest: Manifest) -> None:
         """From now on, by the store's clock, the grace of what was replaced runs."""
         try:
@@ -85,9 +95,7 @@ class Swap:
     ) -> Manifest:
         found = surveyed.found
         current, earlier = found.current, found.manifest
-        inputs = [
-            File(place=current.uri, name=file.key, etag=file.etag, size=file.size) for file in sorted(current.data)
-        ]
+        inputs = [file_at(current.uri, file) for file in sorted(current.data)]
         digests = absorbed(found) | {current.digest(file) for file in current.data}
         return Manifest(
             database=self.table.database,
@@ -130,19 +138,35 @@ class Swap:
                 f"files of partition {surveyed.name} came, went or changed meanwhile ({', '.join(names[:3])}). It is "
                 "as it was; the next run plans anew."
             )
+        if others := self._published_meanwhile(manifest):
+            raise SwapConflict(
+                f"{others[-1].location} was published by another run, and the catalog led away from it again, "
+                "meanwhile. The partition is as it was; the next run plans anew."
+            )
         if problem := self._why_not_whole(manifest):
             raise SwapConflict(f"{problem}. The partition is as it was; the next run plans anew.")
 
     def _why_not_whole(self, manifest: Manifest) -> str | None:
         """Whether exactly the published files are at the new location, and it is not being removed."""
-        there = {(file.name, file.etag) for file in self.places.look(manifest.location).data}
+        place = self.places.look(manifest.location)
+        if place.find(BEGUN) is None or place.find(ABANDONED):
+            return f"{manifest.location} was taken for abandoned and is being removed"
+        there = {(file.name, file.etag) for file in place.data}
         if wrong := there ^ {(each.name, each.etag) for each in manifest.outputs}:
             return f"{manifest.location}/{min(wrong)[0]} is gone, changed, or was not made by this run"
-        try:
-            is_ours = read_manifest(self.places.read(manifest.location, MANIFEST)) == manifest
-        except ObjectMissing:
-            is_ours = False
-        return None if is_ours else f"{manifest.location} was taken for abandoned and is being removed"
+        return None if place.find(MANIFEST) else f"{manifest.location}/{MANIFEST} is gone"
+
+    def _published_meanwhile(self, manifest: Manifest) -> list[Manifest]:
+        """Versions that others have published since the plan: a run that was held up for long would lead the partition
+        away from their rows. What was published before is an old place, or would have been in the plan's way."""
+        base = manifest.location.rpartition("/")[0]
+        around = by_directory(base, self.places.look(base).files)
+        known = {manifest.location, *manifest.old_places}
+        others = [uri for uri, files in around.items() if uri not in known and was_published(Place(uri, files, True))]
+        theirs = [read_manifest(self.places.read(uri, MANIFEST)) for uri in others]
+        return [
+            each for each in theirs if each.is_of(self.table.database, self.table.name, manifest.values, each.location)
+        ]
 
     def _confirm(self, before: GluePartition, manifest: Manifest) -> None:
         """What the catalog tells now, and what lies where it leads."""
@@ -152,12 +176,26 @@ class Swap:
                 f"partition {before.name} was led to {manifest.location}, but the catalog says {location}: somebody "
                 f"else changed it in that moment. Nothing was removed; its files before are in {manifest.replaces}."
             )
+        others = self._published_meanwhile(manifest)
+        followed = {place for each in others for place in each.old_places}
+        last = [each for each in others if each.location not in followed]
+        if len(last) == 1:
+            self._lead_to(before, last[0])
+            raise SwapUncertain(
+                f"this run was held up right before the swap, and another has published {last[0].location} meanwhile. "
+                "The partition leads there again; nothing was removed."
+            )
         if problem := self._why_not_whole(manifest):
             self.catalog.update(self.table, before.values, before.moved(before.location or "", {}))
             raise SwapUncertain(
                 f"{problem}, in the moment of the swap. The partition was led back to {manifest.replaces}, where its "
                 "files are."
             )
+
+    def _lead_to(self, before: GluePartition, published: Manifest) -> None:
+        now = self.catalog.partition(self.table, before.values)
+        location = _like(before.location or "", published.location)
+        self.catalog.update(self.table, before.values, now.moved(location, _counts(now, published)))
 
 
 def _old_places(found: Found) -> dict[str, datetime | None]:

@@ -7,10 +7,10 @@ import dagster as dg
 
 from compaction_platform.compact.audit import Audit, Audited
 from compaction_platform.compact.dagster.checks import check_result
+from compaction_platform.compact.glue.audit import AuditPublished, gone_files, published_files
 from compaction_platform.compact.glue.config import Surveyed
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.glue.plan.manifest import SWAPPED
-from compaction_platform.compact.glue.plan.partition_plan import Place
 from compaction_platform.compact.glue.report import Report
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
 from compaction_platform.compact.plan.listing import Listed
@@ -30,15 +30,16 @@ def check_specs(asset: dg.AssetKey) -> list[dg.AssetCheckSpec]:
         dg.AssetCheckSpec(
             WHOLE,
             asset=asset,
-            description="The catalog leads to every file that a swap has published, no rows are left outside, and no "
-            "partition is one that cannot be looked after.",
+            description="The catalog leads to everything that a swap has published, and that is there as it was; no "
+            "rows are left outside, and no partition is one that cannot be looked after.",
         ),
         dg.AssetCheckSpec(
             UNCHANGED,
             asset=asset,
             blocking=True,
             description="Compacted files hold exactly the rows they were made of. After a run: as compared before each "
-            "was published. Alone: those of the partitions swapped last are read again.",
+            "was published. Alone: those of the partitions swapped last are read again, and compared, as another "
+            "Parquet decoder reads both, with the originals that still exist.",
         ),
     ]
 
@@ -87,9 +88,28 @@ class _AuditAt:
 
 
 def _rows_are_still_the_same(run: GlueRun, surveys: Collection[Surveyed]) -> dg.AssetCheckResult:
-    places = sorted((each.found.current for each in surveys if each.found.manifest), key=_swapped_at)[-READ_AGAIN:]
     if run.kept.publish == "in_place":
-        places = [each.found.current for each in surveys][-READ_AGAIN:]
+        return _audited_in_place(run, surveys)
+    latest = sorted((each for each in surveys if each.found.manifest), key=_swapped_at)[-READ_AGAIN:]
+    items = [file for each in latest for file in published_files(each)]
+    spread = run.spread_for(sum(item.size for item in items))
+    problems = gone_files(latest)
+    rows = 0
+    for outcome in spread.run(AuditPublished(run.surveyor.places.objects), items, weight=lambda item: item.size):
+        rows += outcome.value.rows if outcome.value else 0
+        if problem := outcome.error or (outcome.value.problem if outcome.value else None):
+            problems[outcome.item.path] = problem
+    figures = {
+        "files": len(items),
+        "rows": rows,
+        "compared_with_originals": sum(1 for item in items if item.originals and OWN_NAME.fullmatch(item.output.name)),
+        "scope": f"the {READ_AGAIN} partitions swapped last, read again",
+    }
+    return check_result(UNCHANGED, problems, "compacted files are not what they were", figures)
+
+
+def _audited_in_place(run: GlueRun, surveys: Collection[Surveyed]) -> dg.AssetCheckResult:
+    places = [each.found.current for each in surveys][-READ_AGAIN:]
     items = [(place.uri, file) for place in places for file in place.data if OWN_NAME.fullmatch(file.name)]
     spread = run.spread_for(sum(file.size for _, file in items))
     problems: dict[str, str] = {}
@@ -98,10 +118,10 @@ def _rows_are_still_the_same(run: GlueRun, surveys: Collection[Surveyed]) -> dg.
         rows += outcome.value.rows if outcome.value else 0
         if problem := outcome.error or (outcome.value.problem if outcome.value else None):
             problems["/".join((outcome.item[0], outcome.item[1].key))] = problem
-    figures = {"files": len(items), "rows": rows, "scope": f"the {READ_AGAIN} partitions swapped last, read again"}
+    figures = {"files": len(items), "rows": rows, "scope": f"{READ_AGAIN} partitions, read again"}
     return check_result(UNCHANGED, problems, "compacted files are not what they were", figures)
 
 
-def _swapped_at(place: Place) -> float:
-    marker = place.find(SWAPPED)
+def _swapped_at(surveyed: Surveyed) -> float:
+    marker = surveyed.found.current.find(SWAPPED)
     return marker.changed_at.timestamp() if marker and marker.changed_at else 0.0

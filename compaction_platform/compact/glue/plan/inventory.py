@@ -1,6 +1,6 @@
 """Which partitions there are, what lies at their locations, and what is to be done with each. Nothing is changed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -11,9 +11,11 @@ from compaction_platform.compact.glue.commit.catalog import (
     GluePartition,
     GlueTable,
     PartitionMissing,
+    TableUnsuitable,
     why_not_parquet,
 )
 from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.lists import Lists, why_not_in
 from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_name, partition_values
 from compaction_platform.compact.glue.plan.manifest import (
     MANIFEST,
@@ -35,11 +37,18 @@ from compaction_platform.compact.glue.plan.partition_plan import (
 )
 from compaction_platform.compact.glue.plan.places import Places, by_directory
 from compaction_platform.compact.glue.plan.predicate import checked_predicate
+from compaction_platform.compact.glue.plan.unreferenced_versions import Search
+from compaction_platform.compact.plan.copies import copies_of_inputs
 from compaction_platform.compact.plan.lineage import told_inputs
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
+from compaction_platform.settings import Settings
 
 LISTINGS_AT_ONCE = 16
 TRIED_AGAIN_AFTER = timedelta(days=1)
+MANIFEST_GONE = (
+    f"the catalog leads to a version of ours, but its {MANIFEST} is gone: what it replaced is not known. Put it "
+    "back, or copy its files elsewhere and set the location to that"
+)
 NOTHING_TO_GAIN = "no two of its small files have exactly the same columns, or can be read"
 
 
@@ -59,6 +68,7 @@ class Surveyor:
     kept: KeptTable
     catalog: GlueCatalog
     places: Places
+    settings: Settings
 
     @cached_property
     def table(self) -> GlueTable:
@@ -67,6 +77,46 @@ class Surveyor:
     @cached_property
     def root(self) -> str:
         return self.kept.root(self.table)
+
+    @cached_property
+    def lists(self) -> Lists:
+        return Lists(self.settings)
+
+    def refuse_listed(self) -> None:
+        """Raise KeptByAList if something else lists by name what lies where the table is, or where versions go."""
+        for uri in filter(None, (place_of(self.table.location), self._root_if_any)):
+            self.lists.refuse(uri)
+
+    @property
+    def _root_if_any(self) -> str | None:
+        """A table that is compacted in place may be one for which there is none."""
+        try:
+            return self.root
+        except TableUnsuitable:
+            return None
+
+    def published(self, selection: Selection) -> dict[str, list[Place]]:
+        """By partition: versions that the catalog was led to. To be asked before the catalog is."""
+        search = self._search
+        return search.published(selection.names) if search else {}
+
+    def with_strays(
+        self, surveys: Iterable[Surveyed], published: Mapping[str, Sequence[Place]]
+    ) -> tuple[Surveyed, ...]:
+        """These partitions; those of which something that was published is not led to are left alone, and those that
+        the catalog does not have are added."""
+        astray = self._search.astray(published, self.locations.values()) if self._search else {}
+        plans = {name: PartitionPlan(problem=why, why_not=why) for name, why in astray.items()}
+        found = [replace(each, plan=plans.pop(each.name, each.plan)) for each in surveys]
+        return (
+            *found,
+            *(problematic(GluePartition(name, (), None), plan.problem or "") for name, plan in plans.items()),
+        )
+
+    @cached_property
+    def _search(self) -> Search | None:
+        root = self._root_if_any
+        return Search(self.catalog, self.table, self.places, root) if root else None
 
     @cached_property
     def locations(self) -> dict[str, str]:
@@ -129,14 +179,21 @@ class Surveyor:
         }
         current = versions.get(here) or self.places.look(here)
         manifest = self._manifest(partition, current)
-        if manifest is None and (why := self._why_unfinished(current)):
+        if manifest is None and (why := MANIFEST_GONE if current.is_ours else self._why_unfinished(current)):
             return problematic(partition, why)
         old = [versions.get(uri) or self.places.look(uri) for uri in (manifest.old_places if manifest else ())]
+        if why := self._why_listed(current, old):
+            return problematic(partition, why)
         found = Found(current, manifest, tuple(old))
         plan = plan_partition(found, rules, now)
         if plan.version and _was_tried(around, plan.version, now):
             plan = replace(plan, bins=(), copies=(), version="", why_not=NOTHING_TO_GAIN)
         return Surveyed(partition, found, plan, tuple(versions.values()))
+
+    def _why_listed(self, current: Place, old: Sequence[Place]) -> str | None:
+        theirs = [place for place in old if not place.is_ours]
+        above = None if current.is_ours else self.lists.why_not_above(current.uri)
+        return above or why_not_in([current, *theirs])
 
     def why_not(self, partition: GluePartition) -> str | None:
         """Why a partition cannot be touched, whatever lies there."""
@@ -153,7 +210,7 @@ class Surveyor:
             return None
         manifest = read_manifest(self.places.read(current.uri, MANIFEST))
         mine = (self.table.database, self.table.name, partition.values, current.uri)
-        if current.is_ours and isinstance(manifest, Manifest) and manifest.is_of(*mine):
+        if current.is_ours and manifest.is_of(*mine):
             return manifest
         raise ManifestUnreadable(f"{current.uri}/{MANIFEST} is not about this partition: its files are somebody else's")
 
@@ -169,6 +226,11 @@ class Surveyor:
                     f"a compaction in place has not ended: {name} has the rows of files beside it. Finish it with "
                     f"`compaction compact {current.uri}`"
                 )
+        for copy, name in copies_of_inputs(self.places.at(current.uri), current.data, told.ancestors).items():
+            return (
+                f"{copy} is a copy of a file whose rows are in {name} beside it: a half-finished state that was "
+                "restored, or a file that was delivered again. Delete it, or rename it if its rows are to count twice"
+            )
         return None
 
 

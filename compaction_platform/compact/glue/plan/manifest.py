@@ -8,10 +8,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.errors import CompactionError
 
 MANIFEST = "_compaction.json"
 SWAPPED = "_swapped"  # its time of change: since when the catalog is known to lead here
+BEGUN = "_begun"  # made once, before the first file: a directory that has lost it is never published
+ABANDONED = "_abandoned"  # this directory is being removed, and nothing may lead to it any more
+OWN_MARKS = (SWAPPED, MANIFEST, BEGUN, ABANDONED)
 NOTHING_GAINED = "_nothing_gained-"  # with the digest of some inputs, beside the versions: no two can be joined
 
 
@@ -30,6 +34,11 @@ class File(Strict):
     name: str
     etag: str
     size: int
+    changed_at: datetime | None = None  # None: not told by the first format
+
+    @property
+    def listed(self) -> Listed:
+        return Listed(self.name, self.size, self.etag, self.changed_at)
 
 
 class OutputFile(Strict):
@@ -39,11 +48,12 @@ class OutputFile(Strict):
     rows: int | None  # None: it cannot be read, and was carried over as it is
     how: str  # the engine, or "copy"
     reason: str
-    inputs: tuple[str, ...]  # names
+    inputs: tuple[str, ...]  # names, in the order of their rows
+    content: str | None = None  # digest of its bytes; None: not told by the first format
 
 
 class Manifest(Strict):
-    format_version: Literal[1] = 1
+    format_version: Literal[1, 2] = 2  # in the first one, times of files were not part of what `absorbed` names
     database: str
     table: str
     values: tuple[str, ...]
@@ -71,16 +81,8 @@ class Manifest(Strict):
         return (self.database, self.table, self.values, self.location) == (database, table, values, location)
 
 
-class Abandoned(Strict):
-    """In place of a manifest: this directory is being removed, and nothing may lead to it any more."""
-
-    abandoned: Literal[True] = True
-
-
-def read_manifest(content: bytes) -> Manifest | Abandoned:
+def read_manifest(content: bytes) -> Manifest:
     try:
-        if content.lstrip().startswith(b'{"abandoned"'):
-            return Abandoned.model_validate_json(content)
         return Manifest.model_validate_json(content)
     except ValidationError as invalid:
         raise ManifestUnreadable(

@@ -1,7 +1,7 @@
 """What is to be done with one partition of a table: pure, from listings and a manifest. A dry run shows this value."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -10,7 +10,7 @@ from compaction_platform.compact.plan.bin_packing import OWN_NAME, Bin, Policy, 
 from compaction_platform.compact.plan.listing import Listed
 
 COPIED = re.compile(r"(?P<stem>.*?)\.copied-(?P<digest>[0-9a-f]{24})(?P<ending>(\.parquet)?)", re.DOTALL)
-VERSION = re.compile(r"(?P<digest>v-[0-9a-f]{16})-[0-9a-f]{8}")
+VERSION = re.compile(r"(?P<digest>v-[0-9a-f]{16})-[0-9a-f]{8}([0-9a-f]{8})?")
 LONGEST_STEM = 120
 NO_DIGEST = "0" * 24
 LARGEST_COPY = 5_000_000_000  # bytes; what S3 takes in one step
@@ -23,7 +23,7 @@ BELOW = "it has files in directories below: engines disagree on whether they are
 YOUNG = "files in it changed just now; it is left to its writers"
 GOOD = "compact already: too few small files to make a larger one"
 LARGE_OR_ALONE = "large already, or no other small file to go with"
-OVERWRITTEN = "a file was overwritten at the old location after its rows were compacted"
+OVERWRITTEN = "a file was overwritten, or delivered again, at the old location after its rows were compacted"
 DAMAGED = "files that its swap has published are not there as they were"
 STRAY = "it holds a compacted file that its swap did not publish; its rows may be there twice"
 TOO_LARGE = "it has a file of more than 5 GB, which cannot be copied in one step; in_place is for such partitions"
@@ -60,7 +60,7 @@ class Place:
         return next((file for file in self.files if file.key == name), None)
 
     def digest(self, file: Listed) -> str:
-        return version_digest(self.uri, file.key, file.etag)
+        return version_digest(self.uri, file.key, file.stamp)
 
     def identity(self, file: Listed) -> str:
         """Which version of which file this is, or is a copy of."""
@@ -108,8 +108,9 @@ class PartitionPlan:
         return sum(len(each.inputs) for each in self.bins)
 
 
-def version_digest(place: str, name: str, etag: str) -> str:
-    return digest_of([(place, ""), (name, etag)])
+def version_digest(place: str, name: str, stamp: str) -> str:
+    """Of one version of a file; `stamp` is its etag and the second of its change (`Listed.stamp`)."""
+    return digest_of([(place, ""), (name, stamp)])
 
 
 def copied_name(digest: str, name: str) -> str:
@@ -128,7 +129,20 @@ def absorbed(found: Found) -> set[str]:
     current = found.current
     names = [COPIED.fullmatch(file.key) for file in current.data] if current.is_ours else []
     copies = [name["digest"] for name in names if name]
-    return {*(found.manifest.absorbed if found.manifest else ()), *copies}
+    known = {*(found.manifest.absorbed if found.manifest else ()), *copies}
+    return known | _known_by_etag(found, known)
+
+
+def _known_by_etag(found: Found, known: Set[str]) -> set[str]:
+    """In a manifest of the first format, digests are of etags alone: those of the same files as they are now."""
+    if found.manifest is None or found.manifest.format_version > 1:
+        return set()
+    return {
+        place.digest(file)
+        for place in found.old
+        for file in place.data
+        if version_digest(place.uri, file.key, file.etag) in known
+    }
 
 
 def plan_partition(found: Found, rules: Rules, now: datetime) -> PartitionPlan:
@@ -206,8 +220,8 @@ def _why_not_touched(found: Found) -> str | None:
                 continue
             if file.key in names or (not place.is_ours and _without_digest(copied_name(NO_DIGEST, file.key)) in copied):
                 return (
-                    f"{OVERWRITTEN} ({place.uri}/{file.key}). Its old rows are in the partition, its new ones are not. "
-                    "Put the new ones under another name, or set the partition's location back"
+                    f"{OVERWRITTEN} ({place.uri}/{file.key}). Its rows of before are in the partition, those of now "
+                    "are not. If they are the same, delete the file; if they are more, put it under another name"
                 )
     return None
 
@@ -229,8 +243,8 @@ def _without_digest(name: str) -> str:
 
 
 def missing_outputs(manifest: Manifest, current: Place) -> list[str]:
-    there = {file.key: file.etag for file in current.files}
-    return [each.name for each in manifest.outputs if there.get(each.name) != each.etag]
+    there = {file.key: (file.etag, file.size) for file in current.files}
+    return [each.name for each in manifest.outputs if there.get(each.name) != (each.etag, each.size)]
 
 
 def _removable(found: Found, rules: Rules, now: datetime) -> Iterator[File]:
@@ -248,7 +262,11 @@ def _removable(found: Found, rules: Rules, now: datetime) -> Iterator[File]:
         for file in place.data:
             ours = place.is_ours and (OWN_NAME.fullmatch(file.key) or COPIED.fullmatch(file.key))
             if (ours or rules.delete_originals) and known & {place.identity(file), place.digest(file)}:
-                yield File(place=place.uri, name=file.key, etag=file.etag, size=file.size)
+                yield file_at(place.uri, file)
+
+
+def file_at(place: str, file: Listed) -> File:
+    return File(place=place, name=file.key, etag=file.etag, size=file.size, changed_at=file.changed_at)
 
 
 def _is_young(file: Listed, rules: Rules, now: datetime) -> bool:

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow
+import xxhash
 
 from compaction_platform.compact.glue.plan.manifest import OutputFile
 from compaction_platform.compact.glue.plan.partition_plan import copied_name, version_digest
 from compaction_platform.compact.plan.bin_packing import Bin
-from compaction_platform.compact.plan.lineage import OutputUnreadable, footer_of, inputs_told
+from compaction_platform.compact.plan.lineage import OutputUnreadable, content_digest, footer_of, inputs_told
 from compaction_platform.compact.plan.listing import Listed
 from compaction_platform.compact.rewrite.compatible_inputs import How, Joined, in_one_line, joined, kind_of
 from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, Input, fetch
@@ -126,6 +127,7 @@ class Carry:
             how=written.engine,
             reason=written.reason,
             inputs=tuple(file.key for file in files),
+            content=content_digest(found.file.mapped()),
         )
 
     # ------------------------------------------------------------ one is copied
@@ -133,13 +135,14 @@ class Carry:
     def copy(self, place: str, to: str, file: Listed, reason: str, name: str | None = None) -> OutputFile:
         """Byte for byte: it reads, or fails to read, as before."""
         source, target = self.at(place), self.at(to)
-        name = name or copied_name(version_digest(place, file.key, file.etag), file.key)
+        name = name or copied_name(version_digest(place, file.key, file.stamp), file.key)
         is_new = False
         try:
             with tempfile.NamedTemporaryFile() as spool:
-                expected = hashlib.sha256()
+                expected, content = hashlib.sha256(), xxhash.xxh3_64()
                 for piece in source.pieces(file.key, file.size, file.etag):
                     expected.update(piece)
+                    content.update(piece)
                     spool.write(piece)
                 spool.flush()
                 rows = _rows(file, spool.name)
@@ -158,7 +161,14 @@ class Carry:
                 target.delete_versions([(name, stored.etag)] if stored is not None else [])
             raise OutputDiffers(f"{to}/{name} is not what was copied there. {NOTHING_CHANGED}")
         return OutputFile(
-            name=name, etag=stored.etag, size=stored.size, rows=rows, how="copy", reason=reason, inputs=(file.key,)
+            name=name,
+            etag=stored.etag,
+            size=stored.size,
+            rows=rows,
+            how="copy",
+            reason=reason,
+            inputs=(file.key,),
+            content=content.hexdigest(),
         )
 
 
