@@ -230,13 +230,13 @@ def project_directory() -> Path:
 
 
 def _checkout() -> Path | None:
-    directory = Path(__file__).resolve().parents[2]
+    directory = Path(__file__).resolve().parents[1]
     return directory if (directory / "workspace.yaml").exists() else None
 
 
 def package_directory() -> Path:
     """Where this package, and with it `defs/`, is."""
-    return Path(__file__).resolve().parents[1]
+    return Path(__file__).resolve().parent
 
 
 def env_file() -> Path | None:

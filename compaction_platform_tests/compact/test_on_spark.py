@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from compaction_platform.compact.commit.delete_inputs import Removal
 from compaction_platform.compact.plan import reconcile
 from compaction_platform.compact.plan.own_lists import KeptByAList
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
@@ -60,11 +61,11 @@ def test_an_upload_to_s3_that_is_there_already_is_finished(yard: Yard, monkeypat
     for number in range(4):
         yard.put(f"{number}.parquet", rows(number * 50))
     before = yard.content()
-    kept = {key: bytes(yard.store.read(key)) for key in yard.files()}
-    yard.compact()
+    with monkeypatch.context() as dying:  # before it removed its inputs
+        dying.setattr(Removal, "_remove_some", lambda *_: {})
+        Yard(yard.uri, yard.settings).compact()
     (output,) = yard.outputs()
-    for key, data in kept.items():  # as if the run had died before it removed them; S3 gives equal bytes equal etags
-        yard.store.write(key, data)
+    assert len(yard.files()) == 5
     assert len(yard.compact().plan.superseded) == 4
     assert yard.files() == [output]
     assert yard.content() == before

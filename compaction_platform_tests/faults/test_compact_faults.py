@@ -171,7 +171,7 @@ def test_no_memory_and_no_room_damage_no_file(
         raise trouble
 
     with monkeypatch.context() as patch:
-        patch.setattr(reencode.stitching, "write", raising(CannotStitch))
+        patch.setattr(reencode.stitch, "write", raising(CannotStitch))
         if place == "decoded":
             patch.setattr(Input, "decoded", fail)
         else:
@@ -196,7 +196,7 @@ def test_a_file_that_wants_more_memory_than_there_is_does_not_stop_the_others(
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reencode.stitching, "write", raising(CannotStitch))
+        patch.setattr(reencode.stitch, "write", raising(CannotStitch))
         patch.setattr(Input, "decoded", decoded)
         report = yard.compact()
     assert [len(each.made_of.inputs) for each in report.made] == [7]

@@ -169,7 +169,7 @@ def test_every_setting_is_in_the_example_file(project: Path) -> None:
 def load_in_a_checkout(checkout: Path, working_directory: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     """Settings as a process sees them whose package is installed from this checkout."""
     source = Path(compaction_platform.__file__).parent
-    for name in ("__init__.py", "lake/__init__.py", "lake/errors.py", "lake/settings.py"):
+    for name in ("__init__.py", "errors.py", "settings.py"):
         (checkout / "compaction_platform" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / name, checkout / "compaction_platform" / name)
     script = (
