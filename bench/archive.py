@@ -21,12 +21,12 @@ from _report import show
 
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.chain.finality import FinalityRule
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.jobs.archive_range import ArchiveRun
 from compaction_platform.archive.jobs.purge_range import PurgeRun
 from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.settings import Settings
 
@@ -109,12 +109,12 @@ def by_jdbc(session: Any, settings: Settings, target: Path) -> None:
         )
 
 
-def archive() -> Archive:
-    blocks = Dataset(
+def archive() -> ArchivedChain:
+    blocks = ArchivedTable(
         "blocks", ("public", "blocks"), ("block_number",), hash="hash", parent_hash="parent_hash", time="block_time"
     )
-    logs = Dataset("logs", ("public", "logs"), ("block_number", "log_index"), hash="block_hash", dense=True)
-    return Archive(CHAIN, "cold", (blocks, logs), FinalityRule("depth", 50), namespace=None)
+    logs = ArchivedTable("logs", ("public", "logs"), ("block_number", "log_index"), hash="block_hash", dense=True)
+    return ArchivedChain(CHAIN, "cold", (blocks, logs), FinalityRule("depth", 50), namespace=None)
 
 
 def forget(url: str) -> None:
@@ -143,7 +143,7 @@ def main() -> None:
                     connection.execute(statement)
             total = connection.execute("SELECT pg_total_relation_size('logs') - pg_indexes_size('logs')").fetchone()
         Ledger(url, CHAIN).create_tables()
-        run = ArchiveRun(archive(), settings, lambda: Spread(session, task_slots(session, settings)))
+        run = ArchiveRun(archive(), settings, lambda: ParallelMap(session, task_slots(session, settings)))
         blocks = BlockRange(0, BLOCKS)
         copied = copy_thrown_away(url)
         taken: dict[str, list[float]] = {"COPY binary, thrown away": [], "ours": [], "Spark JDBC + writer": []}

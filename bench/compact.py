@@ -29,9 +29,9 @@ import pyarrow.dataset
 import pyarrow.parquet
 from _report import show
 
-from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
 from compaction_platform.compact.rewrite.result import Verify
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.settings import Settings
 
@@ -133,8 +133,8 @@ def by_cp(source: Path, target: Path) -> None:
 
 
 def ours(session: Any, settings: Settings, place: Path, verify: Verify = "full") -> Any:
-    spread = Spread(session, task_slots(session, settings))
-    return CompactRun(Directory(str(place), verify=verify), settings, lambda: spread).run()
+    spread = ParallelMap(session, task_slots(session, settings))
+    return CompactRun(DirectoryConfig(str(place), verify=verify), settings, lambda: spread).run()
 
 
 class Memory:

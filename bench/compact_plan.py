@@ -12,18 +12,18 @@ from typing import Any
 
 from _report import show
 
-from compaction_platform.compact.job import CompactRun, Directory
-from compaction_platform.compact.plan.bin_packing import Listed, Policy, make_plan
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
+from compaction_platform.compact.plan.bin_packing import FileVersion, PackingPolicy, make_plan
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 
 FILES = 100_000
 
 
-def listing(directories: int) -> list[Listed]:
+def listing(directories: int) -> list[FileVersion]:
     per_directory = FILES // directories
     return [
-        Listed(f"hour={directory:04d}/part-{number:06d}.parquet", 400_000, f"{directory}-{number}")
+        FileVersion(f"hour={directory:04d}/part-{number:06d}.parquet", 400_000, f"{directory}-{number}")
         for directory in range(directories)
         for number in range(per_directory)
     ]
@@ -42,14 +42,16 @@ def main() -> None:
     rows = []
     for directories in (1, 1000):
         files = listing(directories)
-        rows.append(measured(f"{directories} directories, listed", lambda files=files: make_plan(files, Policy())))
+        rows.append(
+            measured(f"{directories} directories, listed", lambda files=files: make_plan(files, PackingPolicy()))
+        )
     with tempfile.TemporaryDirectory() as name:
         for directory in range(100):
             place = Path(name) / f"hour={directory:04d}"
             place.mkdir()
             for number in range(FILES // 100):
                 (place / f"part-{number:06d}.parquet").write_bytes(b"x")
-        run = CompactRun(Directory(name), Settings(_env_file=None), Spread)
+        run = CompactRun(DirectoryConfig(name), Settings(_env_file=None), ParallelMap)
         rows.append(measured("100 directories on a local disk", lambda: run.plan()[0].plan))
     show("100,000 files", ["what", "seconds", "MB more memory", "files planned", "outputs"], rows)
 

@@ -19,14 +19,14 @@ import pyarrow.parquet
 from _report import show
 from compact import events
 
-from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
 from compaction_platform.compact.plan.lineage import listed
 from compaction_platform.compact.rewrite import read_inputs
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.lake.storage import prefetch
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 
 DIRECTORIES = 5
@@ -34,7 +34,7 @@ FILES = 200
 OUTPUT = 128 << 20
 
 
-def make(store: Objects) -> None:
+def make(store: ObjectStore) -> None:
     def put(number: int) -> None:
         sink = io.BytesIO()
         pyarrow.parquet.write_table(events(number), sink, compression="zstd")
@@ -44,7 +44,7 @@ def make(store: Objects) -> None:
         list(pool.map(put, range(DIRECTORIES * FILES)))
 
 
-def seconds_to_fetch(store: Objects, at_once: int) -> float:
+def seconds_to_fetch(store: ObjectStore, at_once: int) -> float:
     prefetch.READS_AT_ONCE = at_once
     files = list(listed(store))
     start = time.perf_counter()
@@ -52,7 +52,7 @@ def seconds_to_fetch(store: Objects, at_once: int) -> float:
     return time.perf_counter() - start
 
 
-def seconds_to_commit(store: Objects, file: Path) -> float:
+def seconds_to_commit(store: ObjectStore, file: Path) -> float:
     """A put of the whole file that refuses to replace anything; the best of three."""
     file.write_bytes(random.Random(5).randbytes(OUTPUT))
     taken = []
@@ -88,7 +88,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place, EmbeddedLake(Path(place)) as lake:
         settings = lake.settings()
         address = f"{settings.lake_uri}/bench/small"
-        store = Objects.at(address, settings)
+        store = ObjectStore.at(address, settings)
         make(store)
         rows = [["read, 1 at a time", f"{seconds_to_fetch(store, 1):.1f}"]]
         rows += [[f"read, {count} at a time", f"{seconds_to_fetch(store, count):.1f}"] for count in (4, 16, 64)]
@@ -98,11 +98,11 @@ def main() -> None:
         by_pyarrow(settings, address.removeprefix("s3://"), f"{address.removeprefix('s3://')}-pyarrow")
         rows.append(["compact, pyarrow by hand", f"{time.perf_counter() - start:.1f}"])
         with spark_session(settings) as session:
-            spread = Spread(session, task_slots(session, settings))
-            make(Objects.at(f"{address}-warm", settings))
-            CompactRun(Directory(f"{address}-warm"), settings, lambda: spread).run()  # starts the workers
+            spread = ParallelMap(session, task_slots(session, settings))
+            make(ObjectStore.at(f"{address}-warm", settings))
+            CompactRun(DirectoryConfig(f"{address}-warm"), settings, lambda: spread).run()  # starts the workers
             start = time.perf_counter()
-            report = CompactRun(Directory(address), settings, lambda: spread).run()
+            report = CompactRun(DirectoryConfig(address), settings, lambda: spread).run()
             rows.append(["compact, ours with proof and removal", f"{time.perf_counter() - start:.1f}"])
         size = f"{report.before.bytes / 1e6:.0f} → {report.after.bytes / 1e6:.0f} MB"
         show(f"{DIRECTORIES * FILES:,} files on S3, {size}", ["what", "seconds"], rows)

@@ -8,7 +8,7 @@ import pyarrow
 import xxhash
 from _report import best_seconds, show
 
-from compaction_platform.lake.verification.fingerprint import any_order, in_order
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint, unordered_fingerprint
 
 ROWS = 4_000_000
 BATCH = 64 * 1024
@@ -39,8 +39,8 @@ def main() -> None:
         flat = numpy.frombuffer(bytearray(table.nbytes), numpy.uint8)
         copied = best_seconds(flat.copy)
         bare = best_seconds(lambda flat=flat: xxhash.xxh3_128(flat).digest())
-        ordered = best_seconds(lambda batches=batches: in_order(batches))
-        unordered = best_seconds(lambda batches=batches: any_order(batches), repeats=2)
+        ordered = best_seconds(lambda batches=batches: ordered_fingerprint(batches))
+        unordered = best_seconds(lambda batches=batches: unordered_fingerprint(batches), repeats=2)
         speed = table.nbytes / 1e9
         rows.append(
             [

@@ -20,14 +20,14 @@ import pyarrow.parquet
 from _report import show
 from moto.server import ThreadedMotoServer
 
-from compaction_platform.compact.glue.config import KeptTable
+from compaction_platform.compact.glue.config import GlueTableConfig
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.glue.plan.inventory import Selection
-from compaction_platform.compact.glue.plan.partition_plan import Rules
+from compaction_platform.compact.glue.plan.partition_plan import PartitionRules
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 
 PARTITIONS = 50_000
 FULL = 20  # partitions with files
@@ -64,7 +64,7 @@ def make_table(glue: Any) -> None:
         glue.batch_create_partition(DatabaseName="bench", TableName="clicks", PartitionInputList=inputs)
 
 
-def fill(store: Objects) -> int:
+def fill(store: ObjectStore) -> int:
     def put(number: int) -> int:
         first = number * ROWS
         ids = range(first, first + ROWS)
@@ -97,13 +97,13 @@ def main() -> None:
             settings = lake.settings().model_copy(update={"glue_endpoint": url})
             options = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1"}
             make_table(boto3.client("glue", endpoint_url=url, **options))
-            size = fill(Objects.at("s3://lake/bench/clicks", settings))
-            kept = KeptTable("bench", "clicks", rules=Rules(grace=timedelta(hours=1)))
+            size = fill(ObjectStore.at("s3://lake/bench/clicks", settings))
+            kept = GlueTableConfig("bench", "clicks", rules=PartitionRules(grace=timedelta(hours=1)))
             with spark_session(settings) as session:
                 session.range(1).collect()
 
                 def run() -> GlueRun:
-                    return GlueRun(kept, settings, lambda: Spread(session, task_slots(session, settings)))
+                    return GlueRun(kept, settings, lambda: ParallelMap(session, task_slots(session, settings)))
 
                 rows = []
                 for what, work in {

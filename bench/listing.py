@@ -8,7 +8,7 @@ from pathlib import Path
 
 from _report import show
 
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import load_settings
 
 DIRECTORIES, FILES = 100, 10_000
@@ -30,7 +30,7 @@ def main() -> None:
             (root / f"d{directory}").mkdir()
             for number in range(FILES):
                 os.close(os.open(root / f"d{directory}" / str(number), os.O_CREAT | os.O_WRONLY))
-        objects = Objects.at(str(root), load_settings())
+        objects = ObjectStore.at(str(root), load_settings())
         start = time.perf_counter()
         found = scandir(root)
         bare = time.perf_counter() - start

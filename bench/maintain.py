@@ -29,30 +29,30 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles
-from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
+from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.maintain.job import MaintainRun, Maintenance, OrphanRules, Request
-from compaction_platform.maintain.table_state import Look
+from compaction_platform.maintain.job import MaintainRun, MaintenanceRequest, OrphanRules, TableMaintenance
+from compaction_platform.maintain.table_state import TableState
 from compaction_platform.settings import Settings
 
 FILES, PARTITIONS, ROWS = 1_000, 10, 9_600
 METADATA_FILES = 10_000
 ROUNDS = 2
 COLUMNS = (
-    Column("event_id", "string"),
-    Column("day", "int"),
-    Column("at", "timestamptz"),
-    Column("user_id", "long"),
-    Column("kind", "string"),
-    Column("amount", "double"),
-    Column("country", "string"),
-    Column("note", "string"),
+    TableColumn("event_id", "string"),
+    TableColumn("day", "int"),
+    TableColumn("at", "timestamptz"),
+    TableColumn("user_id", "long"),
+    TableColumn("kind", "string"),
+    TableColumn("amount", "double"),
+    TableColumn("country", "string"),
+    TableColumn("note", "string"),
 )
 QUERY = "SELECT day, kind, count(*), sum(amount), max(at) FROM lake.bench.{} WHERE country = 'de' GROUP BY day, kind"
 PROOF = "SELECT count(*), sum(CAST(xxhash64(*) AS decimal(38, 0))) FROM lake.bench.{}"
@@ -87,12 +87,12 @@ class Bench:
         """The same rows in every table; the size of a file in KB."""
         IcebergTable("bench", name, COLUMNS, (("day", "identity"),), (("format-version", "2"),)).meet(self.settings)
         table = open_catalog(self.settings).load_table(f"bench.{name}")
-        writer = DataFiles.of(table, self.settings)
+        writer = DataFileWriter.of(table, self.settings)
         with ThreadPoolExecutor(4) as pool:
             files = [
                 file for some in pool.map(lambda number: writer.write(rows(number)), range(FILES)) for file in some
             ]
-        commit_change(table, Change(added=[Added(file) for file in files]), Manifests(table.io))
+        commit_change(table, FileChange(added=[AddedFile(file) for file in files]), Manifests(table.io))
         return statistics.mean(file.file_size_in_bytes for file in files) / 1000
 
     def timed(self, work: Callable[[], Any]) -> float:
@@ -104,11 +104,11 @@ class Bench:
         return min(self.timed(lambda: self.session.sql(QUERY.format(name)).collect()) for _ in range(3))
 
     def maintenance(self, name: str) -> MaintainRun:
-        rules = Maintenance(f"bench.{name}", name, orphans=OrphanRules(enabled=False), expire_snapshots=False)
-        return MaintainRun(rules, self.settings, lambda: Spread(self.session, self.slots), lambda: self.session)
+        rules = TableMaintenance(f"bench.{name}", name, orphans=OrphanRules(enabled=False), expire_snapshots=False)
+        return MaintainRun(rules, self.settings, lambda: ParallelMap(self.session, self.slots), lambda: self.session)
 
     def ours(self, name: str) -> None:
-        report = self.maintenance(name).run(Request(max_files=FILES))
+        report = self.maintenance(name).run(MaintenanceRequest(max_files=FILES))
         if report.failed or report.figures()["files_after"] != PARTITIONS:
             raise SystemExit(f"not what was expected: {report.figures()} {report.failed}")
 
@@ -117,8 +117,8 @@ class Bench:
 
     def row_groups(self, name: str) -> str:
         table = open_catalog(self.settings).load_table(f"bench.{name}")
-        reader = DataFileRows(table.metadata, self.settings)
-        path = next(iter(Look.at(table).files.data))
+        reader = DataFileReader(table.metadata, self.settings)
+        path = next(iter(TableState.at(table).files.data))
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(reader.fetch(path))).metadata
         return f"{file.num_row_groups} of {file.row_group(0).num_rows:,} rows"
 
@@ -151,8 +151,8 @@ class Bench:
         IcebergTable("bench", "wide", COLUMNS, (("day", "identity"),)).meet(self.settings)
         table = open_catalog(self.settings).load_table("bench.wide")
         for _ in range(10):
-            files = [Added(_described(table, number)) for number in range(METADATA_FILES // 10)]
-            commit_change(table, Change(added=files), Manifests(table.io))
+            files = [AddedFile(_described(table, number)) for number in range(METADATA_FILES // 10)]
+            commit_change(table, FileChange(added=files), Manifests(table.io))
         run = self.maintenance("wide")
         taken = [self.timed(run.health) for _ in range(5)]
         health = run.health()

@@ -25,12 +25,12 @@ import pyarrow.parquet
 from _report import show
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.merge.component import TABLE_PROPERTIES
 from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
-from compaction_platform.merge.job import MergeRun, Outcome
+from compaction_platform.merge.job import MergeOutcome, MergeRun
 from compaction_platform.merge.plan.staged_hours import hour_of
 from compaction_platform.settings import Settings
 
@@ -40,21 +40,21 @@ ROWS_PER_FILE = 1_000
 BATCHES = 3
 START = datetime(2026, 10, 1, tzinfo=UTC)
 COLUMNS = (
-    Column("event_id", "string"),
-    Column("event_time", "timestamptz"),
-    Column("updated_at", "timestamptz"),
-    Column("event_type", "string"),
-    Column("user_id", "long"),
-    Column("amount", "double"),
+    TableColumn("event_id", "string"),
+    TableColumn("event_time", "timestamptz"),
+    TableColumn("updated_at", "timestamptz"),
+    TableColumn("event_type", "string"),
+    TableColumn("user_id", "long"),
+    TableColumn("amount", "double"),
 )
-ORIGIN = (Column(FILE_COLUMN, "string"), Column(ROW_COLUMN, "long"))
+ORIGIN = (TableColumn(FILE_COLUMN, "string"), TableColumn(ROW_COLUMN, "long"))
 DAY = (("event_time", "day"),)
 
 
 class Bench:
     def __init__(self, settings: Settings, session: Any, directory: Path) -> None:
         self.settings, self.session, self.directory = settings, session, directory
-        self.spread = Spread(session, task_slots(session, settings))
+        self.spread = ParallelMap(session, task_slots(session, settings))
         self.hours = 0
 
     def tables(self, rows: int) -> None:
@@ -99,7 +99,7 @@ class Bench:
             _write(place / f"{number:05d}.parquet", wanted, per_day, self.hours, arrived)
         return place, hour_of(arrived)
 
-    def run_ours(self, hour: str) -> Outcome:
+    def run_ours(self, hour: str) -> MergeOutcome:
         rules = MergeRules(
             "bench", self.ours, str(self.directory / self.ours), "**/*.parquet", ("event_id",), ("updated_at",), (),
             (PartitionField("event_time", "day"),),

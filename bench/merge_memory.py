@@ -20,8 +20,8 @@ import pyarrow.parquet
 from _report import show
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.merge.component import TABLE_PROPERTIES
 from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
@@ -32,12 +32,12 @@ FILES = 48
 ROWS_PER_FILE = 500_000
 ARRIVED = datetime(2026, 11, 1, 3, tzinfo=UTC)
 COLUMNS = (
-    Column("event_id", "string"),
-    Column("event_time", "timestamptz"),
-    Column("updated_at", "timestamptz"),
-    Column("payload", "string"),
-    Column(FILE_COLUMN, "string"),
-    Column(ROW_COLUMN, "long"),
+    TableColumn("event_id", "string"),
+    TableColumn("event_time", "timestamptz"),
+    TableColumn("updated_at", "timestamptz"),
+    TableColumn("payload", "string"),
+    TableColumn(FILE_COLUMN, "string"),
+    TableColumn(ROW_COLUMN, "long"),
 )
 
 
@@ -102,7 +102,7 @@ def main() -> None:
             watcher.start()
             began = time.monotonic()
             try:
-                spread = Spread(session, task_slots(session, settings))
+                spread = ParallelMap(session, task_slots(session, settings))
                 outcome = MergeRun(rules, settings, lambda: spread, say=print).take_in_and_merge([hour_of(ARRIVED)])
             finally:
                 peaks.over.set()

@@ -11,7 +11,7 @@ from _report import best_seconds, show
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.lake.dagster.demo_step import DemoContext, verified_rows, write_small_files
-from compaction_platform.lake.spark.parallel_map import WORTH_A_TASK_BYTES, Spread
+from compaction_platform.lake.spark.parallel_map import WORTH_A_TASK_BYTES, ParallelMap
 from compaction_platform.lake.spark.session import spark_session
 
 
@@ -25,7 +25,7 @@ def main() -> None:
         EmbeddedLake(Path(place)) as lake,
         spark_session(lake.settings()) as session,
     ):
-        spread = Spread(session, lake.settings().spark_slots or 2)
+        spread = ParallelMap(session, lake.settings().spark_slots or 2)
         rows = []
 
         def measure(name: str, function: Any, items: list[Any], weight: int) -> None:

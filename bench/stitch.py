@@ -37,16 +37,16 @@ import pyarrow.dataset
 import pyarrow.parquet
 from _report import show
 
-from compaction_platform.compact.job import CompactRun, Directory
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite.read_inputs import fetch
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
-from compaction_platform.lake.parquet.stitch.verify import proved
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.verify import verify_stitched
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.python_daemon import GARBAGE_AT_LEAST
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 
 FILES = int(os.environ.get("BENCH_FILES", "2000"))
@@ -154,11 +154,11 @@ def bins(source: Path) -> list[list[str]]:
 
 
 def stitch(files: list[pyarrow.Buffer], target: Path, verify: bool) -> None:
-    plan = planned(files, footers_of(files), ROW_GROUP)
+    plan = plan_stitch(files, footers_of(files), ROW_GROUP)
     with target.open("wb") as sink:
-        made = written(plan, {}, sink)
+        made = write_stitched(plan, {}, sink)
     if verify:
-        proved(plan, made.choices, pyarrow.memory_map(str(target)).read_buffer())
+        verify_stitched(plan, made.choices, pyarrow.memory_map(str(target)).read_buffer())
 
 
 def stitch_here(paths: list[str], target: str, verify: bool) -> int:
@@ -167,7 +167,7 @@ def stitch_here(paths: list[str], target: str, verify: bool) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-def stitch_stored(store: Objects, files: Sequence[Listed], target: str) -> int:
+def stitch_stored(store: ObjectStore, files: Sequence[FileVersion], target: str) -> int:
     """From the store into the store. Returns the most memory of its own that this process had meanwhile, in MB."""
     with tempfile.TemporaryDirectory() as place, watched() as most:
         stitch([each.data for each in fetch(store, files).inputs], Path(place) / "out", True)
@@ -296,13 +296,13 @@ def compared(name: str, source: Path, pool: ProcessPoolExecutor, session: Any) -
 def whole_runs(source: Path, pool: ProcessPoolExecutor, session: Any, lake: EmbeddedLake) -> None:
     """The run that a user starts, against the bare engine."""
     rows = []
-    spread = Spread(session, task_slots(session, lake.settings()))
+    spread = ParallelMap(session, task_slots(session, lake.settings()))
     for name, settings in (("local disk", Settings(_env_file=None)), ("SeaweedFS", lake.settings())):
         place = str(source.parent / "copy") if name == "local disk" else "s3://lake/bench"
         taken: dict[str, list[float]] = {"bare": [], "compact": []}
         memory = 0
         for turn in range(3):  # the first starts the workers
-            run = CompactRun(Directory(f"{place}/{turn}"), settings, lambda: spread)
+            run = CompactRun(DirectoryConfig(f"{place}/{turn}"), settings, lambda: spread)
             fill(source, run.source)
             (survey,) = run.plan()
             start = time.perf_counter()
@@ -322,7 +322,7 @@ def whole_runs(source: Path, pool: ProcessPoolExecutor, session: Any, lake: Embe
     show("whole runs on Spark, verify: full", head, rows)
 
 
-def fill(source: Path, store: Objects) -> None:
+def fill(source: Path, store: ObjectStore) -> None:
     for path in source.glob("*.parquet"):
         store.write(path.name, path.read_bytes())
 

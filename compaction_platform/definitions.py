@@ -5,7 +5,7 @@ from pathlib import Path
 import dagster as dg
 
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
-from compaction_platform.lake.dagster.setup import needs_of, setup_job
+from compaction_platform.lake.dagster.setup import prerequisites_of, setup_job
 from compaction_platform.maintain.component import care_definitions, care_needs, declared, switched_on
 from compaction_platform.settings import Profile
 
@@ -15,7 +15,7 @@ def defs() -> dg.Definitions:
     tree = dg.ComponentTree.for_project(Path(__file__).parent)
     declared(tree, Profile.development)  # refuses two that would be one
     maintained = switched_on(tree)
-    needs = [*needs_of(tree), *(need for table, care in maintained for need in care_needs(table, care))]
+    needs = [*prerequisites_of(tree), *(need for table, care in maintained for need in care_needs(table, care))]
     platform = dg.Definitions(
         jobs=[
             setup_job(needs),

@@ -13,22 +13,22 @@ from compaction_platform.compact.component import CompactedDirectory
 from compaction_platform.compact.glue.component import CompactedGlueTable
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.report import total_of
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.lake.storage.sizes import Sizes
+from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.lake.storage.sizes import FileSizes
 from compaction_platform.maintain.component import declared
 from compaction_platform.maintain.dagster.assets import run_of
 
 if TYPE_CHECKING:
-    from compaction_platform.compact.config import Dataset
-    from compaction_platform.compact.glue.config import KeptTable
-    from compaction_platform.maintain.job import Maintenance
+    from compaction_platform.compact.config import CompactedDataset
+    from compaction_platform.compact.glue.config import GlueTableConfig
+    from compaction_platform.maintain.job import TableMaintenance
     from compaction_platform.settings import Settings
 
 NEEDS_SOMETHING = 80
 
 
 @dataclass(frozen=True)
-class Line:
+class HealthRow:
     what: str
     health: int | None  # None: it could not be looked at
     files: int = 0
@@ -37,7 +37,7 @@ class Line:
     why: str = ""
 
 
-def health_of_all(settings: "Settings") -> list[Line]:
+def health_of_all(settings: "Settings") -> list[HealthRow]:
     tree = dg.ComponentTree.for_project(Path(__file__).parent)
     directories = {each.name: each.dataset() for each in tree.get_all_components(of_type=CompactedDirectory)}
     glue = [each.kept() for each in tree.get_all_components(of_type=CompactedGlueTable)]
@@ -49,7 +49,7 @@ def health_of_all(settings: "Settings") -> list[Line]:
     return sorted(lines, key=lambda line: (line.health if line.health is not None else -1, line.what))
 
 
-def _tables(tables: "list[Maintenance]", settings: "Settings") -> Iterator[Line]:
+def _tables(tables: "list[TableMaintenance]", settings: "Settings") -> Iterator[HealthRow]:
     for rules in tables:
         what = f"table {rules.table}"
         try:
@@ -57,14 +57,14 @@ def _tables(tables: "list[Maintenance]", settings: "Settings") -> Iterator[Line]
         except Exception as error:  # noqa: BLE001 (one that cannot be looked at does not hide the others)
             yield _unknown(what, error)
             continue
-        yield Line(what, health.score, health.files, health.small_files, health.bytes, health.reason)
+        yield HealthRow(what, health.score, health.files, health.small_files, health.bytes, health.reason)
 
 
-def _directories(directories: "dict[str, Dataset]", settings: "Settings") -> Iterator[Line]:
+def _directories(directories: "dict[str, CompactedDataset]", settings: "Settings") -> Iterator[HealthRow]:
     for name, dataset in directories.items():
         what = f"directory {name}"
         try:
-            surveys = dataset.run(settings, Spread, lambda text: None).plan()
+            surveys = dataset.run(settings, ParallelMap, lambda text: None).plan()
         except Exception as error:  # noqa: BLE001
             yield _unknown(what, error)
             continue
@@ -72,30 +72,30 @@ def _directories(directories: "dict[str, Dataset]", settings: "Settings") -> Ite
         yield _line(what, total_of(surveys), small, sum(len(survey.plan.bins) for survey in surveys))
 
 
-def _glue_tables(tables: "list[KeptTable]", settings: "Settings") -> Iterator[Line]:
+def _glue_tables(tables: "list[GlueTableConfig]", settings: "Settings") -> Iterator[HealthRow]:
     for kept in tables:
         what = f"Glue table {kept.database}.{kept.name}"
         try:
-            surveys = GlueRun(kept, settings, Spread).plan()
+            surveys = GlueRun(kept, settings, ParallelMap).plan()
         except Exception as error:  # noqa: BLE001
             yield _unknown(what, error)
             continue
-        sizes = Sizes.of(file.size for each in surveys for file in each.found.current.data)
+        sizes = FileSizes.of(file.size for each in surveys for file in each.found.current.data)
         small = sum(each.plan.inputs for each in surveys)
         yield _line(what, sizes, small, sum(len(each.plan.bins) for each in surveys))
 
 
-def _line(what: str, sizes: Sizes, small: int, outputs: int) -> Line:
+def _line(what: str, sizes: FileSizes, small: int, outputs: int) -> HealthRow:
     score = 100 if sizes.files == 0 else round(100 - 100 * (small - outputs) / sizes.files)
     why = f"{small:,} of {sizes.files:,} files could become {outputs:,}" if small else "healthy"
-    return Line(what, score, sizes.files, small, sizes.bytes, why if sizes.files else "no files")
+    return HealthRow(what, score, sizes.files, small, sizes.bytes, why if sizes.files else "no files")
 
 
-def _unknown(what: str, error: Exception) -> Line:
-    return Line(what, None, why=(str(error).strip() or type(error).__name__).splitlines()[0])
+def _unknown(what: str, error: Exception) -> HealthRow:
+    return HealthRow(what, None, why=(str(error).strip() or type(error).__name__).splitlines()[0])
 
 
-def as_table(lines: list[Line]) -> Table:
+def as_table(lines: list[HealthRow]) -> Table:
     table = Table("what", "health", "files", "small", "MB", "why", title="Health, what needs most first")
     table.title_justify = "left"
     for column in table.columns[1:5]:

@@ -11,7 +11,7 @@ from compaction_platform.lake.dagster.terminal import console, say
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
-    from compaction_platform.archive.config import Archive
+    from compaction_platform.archive.config import ArchivedChain
     from compaction_platform.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="What a person decides about archived ranges of a chain.")
@@ -19,7 +19,7 @@ ChainId = Annotated[int, typer.Argument(help="The chain_id of a ColdRanges decla
 RangeKey = Annotated[str, typer.Argument(help="A range of blocks: 1000000-1010000, the end not included.")]
 
 
-def _archive(chain_id: int) -> "tuple[Archive, Settings]":
+def _archive(chain_id: int) -> "tuple[ArchivedChain, Settings]":
     """The declaration of this chain, and the settings to work on it with."""
     import dagster as dg
 
@@ -37,13 +37,13 @@ def _archive(chain_id: int) -> "tuple[Archive, Settings]":
 @app.command("status")
 def archive_status(chain_id: ChainId) -> None:
     """Show the head, and the state of every range that is archived or being worked on."""
-    from compaction_platform.archive.chain.status import look
+    from compaction_platform.archive.chain.status import chain_status
     from compaction_platform.archive.hot.snapshot import hot_url
     from compaction_platform.archive.ledger.ledger import Ledger
 
     archive, settings = _archive(chain_id)
     url = hot_url(archive, settings)
-    standing = look(archive, url, remember=False)
+    standing = chain_status(archive, url, remember=False)
     finality = standing.observed.finality
     known = "cannot be told" if finality.finalized is None else f"up to block {finality.finalized}"
     console.print(f"final: {known} ({finality.why})", markup=False, highlight=False)
@@ -116,10 +116,10 @@ def archive_rebuild(chain_id: ChainId) -> None:
 
 def _rebuild(chain_id: int, act: str) -> None:
     from compaction_platform.archive.jobs.rebuild_ledger import RebuildRun
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
 
     archive, settings = _archive(chain_id)
-    run = RebuildRun(archive, settings, lambda: Spread(None, 4), say, owner=f"compaction archive {act}")
+    run = RebuildRun(archive, settings, lambda: ParallelMap(None, 4), say, owner=f"compaction archive {act}")
     run.ledger.create_tables()
     done = run.adopt() if act == "adopt" else run.rebuild()
     for state, count in sorted(done.states.items()):

@@ -7,13 +7,13 @@ import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.archive.chain.finality import FinalityRule
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.dagster.assets import archive_job, cold_assets, hot_assets, purged_asset
 from compaction_platform.archive.dagster.checks import chain_checks, retention_check
 from compaction_platform.archive.dagster.sensors import final_ranges_sensor
 from compaction_platform.archive.ledger.prerequisites import ArchiveTables
-from compaction_platform.lake.dagster.component_base import Declaration, Duration, Name, SecondReader, as_timedelta
-from compaction_platform.lake.dagster.provisioning import Namespace, Need
+from compaction_platform.lake.dagster.component_base import ComponentBase, Duration, Name, SecondReader, as_timedelta
+from compaction_platform.lake.dagster.provisioning import Namespace, Prerequisite
 from compaction_platform.settings import PREFIX
 
 
@@ -74,9 +74,9 @@ class HotTable(dg.Model, dg.Resolvable):
         bool, Field(description="The key's last column counts 0, 1, 2 … in each block; a hole is refused.")
     ] = False
 
-    def dataset(self) -> Dataset:
+    def dataset(self) -> ArchivedTable:
         schema, _, table = (self.table or f"public.{self.name}").partition(".")
-        return Dataset(
+        return ArchivedTable(
             name=self.name,
             table=(schema, table) if table else ("public", schema),
             key=tuple(self.key),
@@ -111,7 +111,7 @@ class DeclaredFinality(dg.Model, dg.Resolvable):
     ] = None
 
 
-class ColdRanges(Declaration):
+class ColdRanges(ComponentBase):
     """Final ranges of a chain move from hot PostgreSQL tables to cold Parquet, and are purged only after proof."""
 
     chain_id: Annotated[
@@ -185,10 +185,10 @@ class ColdRanges(Declaration):
             raise ValueError(f"finality.node_url_variable: mode {rule.mode} needs it")
         return self
 
-    def archive(self) -> Archive:
+    def archive(self) -> ArchivedChain:
         rule = self.finality
         datasets = sorted((each.dataset() for each in self.datasets), key=lambda each: not each.is_blocks)
-        return Archive(
+        return ArchivedChain(
             chain_id=self.chain_id,
             uri=self.uri,
             datasets=tuple(datasets),
@@ -210,8 +210,8 @@ class ColdRanges(Declaration):
             second_reader=self.second_reader,
         )
 
-    def needs(self) -> list[Need]:
-        tables: list[Need] = [ArchiveTables(self.hot_url_variable)]
+    def needs(self) -> list[Prerequisite]:
+        tables: list[Prerequisite] = [ArchiveTables(self.hot_url_variable)]
         return [*tables, *([Namespace(self.namespace)] if self.namespace else [])]
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:

@@ -14,7 +14,7 @@ UUIDS = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122's namespac
 
 
 @dataclass(frozen=True)
-class Dataset:
+class ArchivedTable:
     """One table of the hot database. Names are as the database knows them; they are quoted, never pasted."""
 
     name: str
@@ -34,12 +34,12 @@ class Dataset:
 
 
 @dataclass(frozen=True)
-class Archive:
+class ArchivedChain:
     """A chain whose final ranges become cold."""
 
     chain_id: int
     uri: str
-    datasets: tuple[Dataset, ...]  # the one with the blocks first
+    datasets: tuple[ArchivedTable, ...]  # the one with the blocks first
     finality: FinalityRule
     range_size: int = 10_000
     chunk_rows: int = 500_000
@@ -58,20 +58,20 @@ class Archive:
         return str(self.chain_id)
 
     @property
-    def blocks(self) -> Dataset:
+    def blocks(self) -> ArchivedTable:
         return self.datasets[0]
 
     @property
     def subject(self) -> str:
         return f"archive_{self.chain}"
 
-    def dataset(self, name: str) -> Dataset:
+    def dataset(self, name: str) -> ArchivedTable:
         return next(each for each in self.datasets if each.name == name)
 
     def range_of(self, key: str) -> BlockRange:
         return BlockRange.from_key(key, self.range_size)
 
-    def dataset_uuid(self, dataset: Dataset) -> str:
+    def dataset_uuid(self, dataset: ArchivedTable) -> str:
         """The same for as long as the dataset lives in its place."""
         return str(uuid.uuid5(UUIDS, f"{self.uri.rstrip('/')}/{self.chain}/{dataset.name}"))
 

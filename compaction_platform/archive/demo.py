@@ -9,13 +9,13 @@ import psycopg
 from psycopg import sql
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.status import due_ranges, look
+from compaction_platform.archive.chain.status import chain_status, due_ranges
 from compaction_platform.archive.cold.read import hot_and_cold
 from compaction_platform.archive.hot.snapshot import hot_url, table_of
 from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
 
 if TYPE_CHECKING:
-    from compaction_platform.archive.config import Archive
+    from compaction_platform.archive.config import ArchivedChain
 
 RANGE_SIZE = 1000
 FIRST, LAST = 2_000, 4_150  # the second of two ranges becomes final while the chain grows
@@ -97,8 +97,8 @@ def _component() -> Any:
     return ColdRanges(**attributes | {"range_size": RANGE_SIZE})
 
 
-def _archive() -> "Archive":
-    archive: Archive = _component().archive()
+def _archive() -> "ArchivedChain":
+    archive: ArchivedChain = _component().archive()
     return archive
 
 
@@ -106,7 +106,7 @@ def _hash(number: int) -> str:
     return "0x" + hashlib.sha256(f"block {number}".encode()).hexdigest()
 
 
-def _grow(context: DemoContext, archive: "Archive", start: int, end: int) -> None:
+def _grow(context: DemoContext, archive: "ArchivedChain", start: int, end: int) -> None:
     first = datetime.now(UTC) - timedelta(seconds=LAST)
     with psycopg.connect(hot_url(archive, context.settings)) as connection:
         copies = {
@@ -132,11 +132,11 @@ def _grow(context: DemoContext, archive: "Archive", start: int, end: int) -> Non
                     copy.write_row(row)
 
 
-def _due(context: DemoContext, archive: "Archive") -> list[BlockRange]:
-    return due_ranges(archive, look(archive, hot_url(archive, context.settings)))
+def _due(context: DemoContext, archive: "ArchivedChain") -> list[BlockRange]:
+    return due_ranges(archive, chain_status(archive, hot_url(archive, context.settings)))
 
 
-def _sums(context: DemoContext, archive: "Archive") -> dict[str, int]:
+def _sums(context: DemoContext, archive: "ArchivedChain") -> dict[str, int]:
     """Rows of all datasets, hot and cold, and a sum over each."""
     with hot_and_cold(archive, context.settings, BlockRange(0, LAST)) as both:
         blocks, transactions, logs = (both.arrow(name) for name in ("blocks", "transactions", "logs"))
@@ -148,7 +148,7 @@ def _sums(context: DemoContext, archive: "Archive") -> dict[str, int]:
     }
 
 
-def _hot_rows(context: DemoContext, archive: "Archive") -> int:
+def _hot_rows(context: DemoContext, archive: "ArchivedChain") -> int:
     tables = [sql.SQL("(SELECT count(*) FROM {})").format(table_of(dataset)) for dataset in archive.datasets]
     with psycopg.connect(hot_url(archive, context.settings)) as connection:
         found = connection.execute(sql.SQL("SELECT {}").format(sql.SQL(" + ").join(tables))).fetchone()

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.dagster.terminal import console, shown, stoppable
+from compaction_platform.lake.dagster.terminal import console, stoppable, stoppable_output
 from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from compaction_platform.compact.glue.config import KeptTable
+    from compaction_platform.compact.glue.config import GlueTableConfig
     from compaction_platform.compact.job import CompactRun
 
 app = typer.Typer()
@@ -93,7 +93,7 @@ def compact(  # noqa: PLR0913 (an option for each thing that can be said)
     _refuse_where(where)
     with stoppable(), contextlib.ExitStack() as until_done:
         run = _compact_run(uri, target_mb, until_done, verify, union=union)
-        report = (run if as_json else until_done.enter_context(shown(run))).run()
+        report = (run if as_json else until_done.enter_context(stoppable_output(run))).run()
     _require_files(uri, report.before.files)
     if as_json:
         typer.echo(json.dumps(report_as_json(report), indent=1))
@@ -108,14 +108,14 @@ def _refuse_where(where: str | None) -> None:
         raise CompactionError("--where is for tables: glue://database/table. Nothing was done.")
 
 
-def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
+def _plan_glue(table: "GlueTableConfig", where: str | None, as_json: bool) -> None:
     from compaction_platform.compact.glue.cli import plan_as_json, plan_as_table
     from compaction_platform.compact.glue.job import GlueRun
     from compaction_platform.compact.glue.plan.inventory import Selection
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
     from compaction_platform.settings import load_settings
 
-    surveys = GlueRun(table, load_settings(), Spread).plan(Selection(predicate=where))
+    surveys = GlueRun(table, load_settings(), ParallelMap).plan(Selection(predicate=where))
     _require_partitions(table, surveys)
     if as_json:
         typer.echo(json.dumps(plan_as_json(surveys), indent=1))
@@ -125,11 +125,11 @@ def _plan_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
+def _compact_glue(table: "GlueTableConfig", where: str | None, as_json: bool) -> None:
     from compaction_platform.compact.glue.cli import report_as_json, report_as_table
     from compaction_platform.compact.glue.job import GlueRun
     from compaction_platform.compact.glue.plan.inventory import Selection
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
     from compaction_platform.lake.spark.session import spark_session, task_slots
     from compaction_platform.settings import load_settings
 
@@ -137,11 +137,11 @@ def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
     with stoppable(), contextlib.ExitStack() as until_done:
         session = functools.cache(lambda: until_done.enter_context(spark_session(settings)))
 
-        def spread() -> Spread:
-            return Spread(session(), task_slots(session(), settings))
+        def spread() -> ParallelMap:
+            return ParallelMap(session(), task_slots(session(), settings))
 
         run = GlueRun(table, settings, spread)
-        report = (run if as_json else until_done.enter_context(shown(run))).run(Selection(predicate=where))
+        report = (run if as_json else until_done.enter_context(stoppable_output(run))).run(Selection(predicate=where))
     _require_partitions(table, report.results)
     if as_json:
         typer.echo(json.dumps(report_as_json(report), indent=1))
@@ -151,18 +151,18 @@ def _compact_glue(table: "KeptTable", where: str | None, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def _require_partitions(table: "KeptTable", found: "Sequence[object]") -> None:
+def _require_partitions(table: "GlueTableConfig", found: "Sequence[object]") -> None:
     if not found:
         raise CompactionError(f"{table.database}.{table.name} has no such partition in the catalog.")
 
 
-def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = False) -> "KeptTable":
+def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = False) -> "GlueTableConfig":
     """The declaration of this table, if it is declared; what the command says wins."""
     import dataclasses
     import warnings
 
-    from compaction_platform.compact.glue.config import KeptTable
-    from compaction_platform.compact.plan.bin_packing import Policy
+    from compaction_platform.compact.glue.config import GlueTableConfig
+    from compaction_platform.compact.plan.bin_packing import PackingPolicy
 
     warnings.filterwarnings("ignore", module="dagster")
     import dagster as dg
@@ -174,8 +174,14 @@ def _glue_table(uri: str, target_mb: int | None, *, delete_originals: bool = Fal
         raise CompactionError(f"{uri} is not of the form glue://database/table. Nothing was done.")
     tree = dg.ComponentTree.for_project(package_directory())
     declared = [each.kept() for each in tree.get_all_components(of_type=CompactedGlueTable)]
-    kept = {(each.database, each.name): each for each in declared}.get((database, name), KeptTable(database, name))
-    policy = kept.rules.policy if target_mb is None else Policy.for_target(target_mb * MB, kept.rules.policy.min_files)
+    kept = {(each.database, each.name): each for each in declared}.get(
+        (database, name), GlueTableConfig(database, name)
+    )
+    policy = (
+        kept.rules.policy
+        if target_mb is None
+        else PackingPolicy.for_target(target_mb * MB, kept.rules.policy.min_files)
+    )
     delete = kept.rules.delete_originals or delete_originals
     return dataclasses.replace(kept, rules=dataclasses.replace(kept.rules, policy=policy, delete_originals=delete))
 
@@ -193,22 +199,22 @@ def _compact_run(
     *,
     union: bool = False,
 ) -> "CompactRun":
-    from compaction_platform.compact.job import CompactRun, Directory
-    from compaction_platform.compact.plan.bin_packing import Policy
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.compact.job import CompactRun, DirectoryConfig
+    from compaction_platform.compact.plan.bin_packing import PackingPolicy
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
     from compaction_platform.lake.spark.session import spark_session, task_slots
     from compaction_platform.settings import load_settings
 
     settings = load_settings()
-    policy = Policy.for_target((target_mb or DEFAULT_TARGET_MB) * MB)
+    policy = PackingPolicy.for_target((target_mb or DEFAULT_TARGET_MB) * MB)
     if union:
         policy = dataclasses.replace(policy, unify="columns")
 
-    def spread() -> Spread:
+    def spread() -> ParallelMap:
         if until_done is None:
-            return Spread(None, os.cpu_count() or 1)
+            return ParallelMap(None, os.cpu_count() or 1)
         session = until_done.enter_context(spark_session(settings))
-        return Spread(session, task_slots(session, settings))
+        return ParallelMap(session, task_slots(session, settings))
 
     place = uri if "://" in uri else str(Path(uri).resolve())
-    return CompactRun(Directory(place, policy, verify=verify), settings, spread)
+    return CompactRun(DirectoryConfig(place, policy, verify=verify), settings, spread)

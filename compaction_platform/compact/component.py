@@ -6,23 +6,23 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.config import CompactedDataset
 from compaction_platform.compact.dagster.assets import compact_job, compacted_asset
 from compaction_platform.compact.dagster.schedules import compact_schedule
 from compaction_platform.compact.dagster.sensors import late_files_sensor
-from compaction_platform.compact.job import Directory
+from compaction_platform.compact.job import DirectoryConfig
 from compaction_platform.compact.layout import Layout
-from compaction_platform.compact.plan.bin_packing import Policy
+from compaction_platform.compact.plan.bin_packing import PackingPolicy
 from compaction_platform.compact.plan.schema_groups import Unify
 from compaction_platform.lake.dagster.component_base import (
+    ComponentBase,
     Cron,
-    Declaration,
     Duration,
     Name,
     SecondReader,
     as_timedelta,
 )
-from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage.sizes import MB
 
 
@@ -44,7 +44,7 @@ Day = Annotated[str, AfterValidator(_day)]
 Megabytes = Annotated[int, Field(ge=1, le=4096)]
 
 
-class CompactedDirectory(Declaration):
+class CompactedDirectory(ComponentBase):
     """A directory of small Parquet files becomes few large ones, hour by hour, with the same rows."""
 
     name: Annotated[Name, Field(description="Name of the dataset; its asset is warehouse/<name>.")]
@@ -146,14 +146,14 @@ class CompactedDirectory(Declaration):
             raise ValueError("sort_by: a column is named twice")
         return self
 
-    def dataset(self) -> Dataset:
+    def dataset(self) -> CompactedDataset:
         target = self.target_file_size_mb * MB
         level = 1 if self.compression == "zstd" and self.compression_level is None else self.compression_level
-        return Dataset(
+        return CompactedDataset(
             name=self.name,
-            directory=Directory(
+            directory=DirectoryConfig(
                 uri=self.uri,
-                policy=Policy(
+                policy=PackingPolicy(
                     target_bytes=target,
                     max_bytes=self.max_file_size_mb * MB,
                     small_bytes=target * 3 // 4 if self.small_file_mb is None else self.small_file_mb * MB,
@@ -161,7 +161,7 @@ class CompactedDirectory(Declaration):
                     max_files=self.max_files_per_run,
                     unify=self.unify,
                 ),
-                encoding=Encoding(self.compression, level, self.row_group_mb * MB, tuple(self.sort_by)),
+                encoding=WriterOptions(self.compression, level, self.row_group_mb * MB, tuple(self.sort_by)),
                 originals=self.originals,
                 target_uri=self.target_uri,
                 trash_for=timedelta(hours=self.trash_hours),

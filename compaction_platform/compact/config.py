@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
 from compaction_platform.compact.layout import Layout
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 
 
@@ -15,14 +15,14 @@ class PartitionStillOpen(CompactionError):
     """Writers may still add files to this hour or day."""
 
 
-class PlacesOverlap(CompactionError):
+class TargetOverlapsSource(CompactionError):
     """Compacted files would be compacted again, and again."""
 
 
 @dataclass(frozen=True)
-class Dataset:
+class CompactedDataset:
     name: str
-    directory: Directory  # its addresses may be relative to the lake
+    directory: DirectoryConfig  # its addresses may be relative to the lake
     layout: Layout | None  # None: one directory, not partitioned by time
     first: datetime
     grace: timedelta
@@ -31,11 +31,11 @@ class Dataset:
     def subject(self) -> str:
         return f"warehouse.{self.name}"
 
-    def run(self, settings: Settings, spread: Callable[[], Spread], say: Callable[[str], None]) -> CompactRun:
+    def run(self, settings: Settings, spread: Callable[[], ParallelMap], say: Callable[[str], None]) -> CompactRun:
         source = settings.place(self.directory.uri)
         target = None if self.directory.target_uri is None else settings.place(self.directory.target_uri)
         if target is not None and (f"{target}/".startswith(f"{source}/") or f"{source}/".startswith(f"{target}/")):
-            raise PlacesOverlap(f"{self.name}: target_uri ({target}) and uri ({source}) lie inside one another.")
+            raise TargetOverlapsSource(f"{self.name}: target_uri ({target}) and uri ({source}) lie inside one another.")
         directory = replace(
             self.directory,
             uri=source,

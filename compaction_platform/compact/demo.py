@@ -15,7 +15,7 @@ from compaction_platform.lake.dagster.run_requests import RANGE_END_TAG, RANGE_S
 from compaction_platform.lake.storage.sizes import MB
 
 if TYPE_CHECKING:
-    from compaction_platform.compact.config import Dataset
+    from compaction_platform.compact.config import CompactedDataset
 
 HOURS = 3
 FILES_PER_HOUR = 100
@@ -66,7 +66,7 @@ STEPS = [
 
 
 def _directories(context: DemoContext) -> list[str]:
-    dataset: Dataset = _component().dataset()
+    dataset: CompactedDataset = _component().dataset()
     return dataset.prefixes(context.notes["hours"])
 
 

@@ -10,36 +10,36 @@ from datetime import datetime, timedelta
 from functools import cached_property
 
 from compaction_platform.compact.commit.decisions import Decisions
-from compaction_platform.compact.commit.delete_inputs import Originals, Proof, Removal, empty_trash
+from compaction_platform.compact.commit.delete_inputs import InputDeletion, Originals, ReplacementCheck, empty_trash
 from compaction_platform.compact.plan import reconcile
 from compaction_platform.compact.plan.bin_packing import (
-    Bin,
-    Plan,
-    Policy,
-    State,
-    Target,
+    CompactionPlan,
+    DirectoryState,
+    FileGroup,
+    OutputTarget,
+    PackingPolicy,
     by_directory,
     make_plan,
     together,
 )
 from compaction_platform.compact.plan.column_survey import ColumnSurvey, survey_columns
 from compaction_platform.compact.plan.copies import copies_of_inputs
-from compaction_platform.compact.plan.lineage import Told, listed, told_inputs
-from compaction_platform.compact.plan.listing import Listed, Version
+from compaction_platform.compact.plan.lineage import RecordedInputs, listed, read_recorded_inputs
+from compaction_platform.compact.plan.listing import FileVersion, Version
 from compaction_platform.compact.plan.nothing_gained import NothingGained
 from compaction_platform.compact.plan.own_lists import list_above, lists_in, refusal, refuse_listed
 from compaction_platform.compact.plan.reconcile import Decision, in_doubt
-from compaction_platform.compact.plan.skipped_files import SetAside
-from compaction_platform.compact.report import Report, Survey
-from compaction_platform.compact.rewrite.compatible_inputs import How
+from compaction_platform.compact.plan.skipped_files import SkippedFiles
+from compaction_platform.compact.report import CompactionReport, DirectorySurvey
+from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions
 from compaction_platform.compact.rewrite.result import Verify
-from compaction_platform.compact.rewrite.rewrite_bin import Rewrite, Rewritten
+from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup, CompactGroup
 from compaction_platform.lake.parquet.second_reader import Extent
-from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.storage.sizes import MB, Sizes
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnStrategies, column_strategies
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.storage.sizes import MB, FileSizes
 from compaction_platform.persisted_names import COMPACTION_DIRECTORY, TRASH_DIRECTORY
 from compaction_platform.settings import Settings
 
@@ -49,12 +49,12 @@ WAIT_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class Directory:
+class DirectoryConfig:
     """What is compacted, and how."""
 
     uri: str
-    policy: Policy = field(default_factory=Policy)
-    encoding: Encoding = field(default_factory=Encoding)
+    policy: PackingPolicy = field(default_factory=PackingPolicy)
+    encoding: WriterOptions = field(default_factory=WriterOptions)
     originals: Originals = "delete"
     target_uri: str | None = None
     trash_for: timedelta = timedelta(hours=72)
@@ -66,8 +66,8 @@ class Directory:
 
 @dataclass(frozen=True)
 class _Targets:
-    directories: Mapping[str, Target]
-    told: Told
+    directories: Mapping[str, OutputTarget]
+    told: RecordedInputs
 
 
 @dataclass(frozen=True)
@@ -75,37 +75,37 @@ class CompactRun:
     """What a run works with. `spread` is called only when there is something to do, `progress` with the bytes of the
     plan and those that are done."""
 
-    directory: Directory
+    directory: DirectoryConfig
     settings: Settings
-    spread: Callable[[], Spread]
+    spread: Callable[[], ParallelMap]
     say: Callable[[str], None] = lambda text: None
     progress: Callable[[int, int], None] = lambda total, done: None
 
     @cached_property
-    def source(self) -> Objects:
-        return Objects.at(self.directory.uri, self.settings)
+    def source(self) -> ObjectStore:
+        return ObjectStore.at(self.directory.uri, self.settings)
 
     @cached_property
-    def target(self) -> Objects:
-        return Objects.at(self.directory.target_uri or self.directory.uri, self.settings)
+    def target(self) -> ObjectStore:
+        return ObjectStore.at(self.directory.target_uri or self.directory.uri, self.settings)
 
     def now(self) -> datetime:
         """The time by the clock of the place that is written to."""
         place = self.directory.target_uri or self.directory.uri
-        return Objects.at(f"{place.rstrip('/')}/{COMPACTION_DIRECTORY}", self.settings).now()
+        return ObjectStore.at(f"{place.rstrip('/')}/{COMPACTION_DIRECTORY}", self.settings).now()
 
-    def spread_for(self, size: int) -> Spread:
+    def spread_for(self, size: int) -> ParallelMap:
         """Where work on so many bytes goes: a session is not opened for little of it."""
-        return Spread(None, os.cpu_count() or 1) if size <= SMALL_WORK_BYTES else self.spread()
+        return ParallelMap(None, os.cpu_count() or 1) if size <= SMALL_WORK_BYTES else self.spread()
 
     # ------------------------------------------------------------ list and plan
 
-    def plan(self, prefixes: Sequence[str] = ("",)) -> tuple[Survey, ...]:
+    def plan(self, prefixes: Sequence[str] = ("",)) -> tuple[DirectorySurvey, ...]:
         """What would be done below these prefixes. Nothing is changed."""
         self.require_no_list(prefixes)
         policy = self.directory.policy
-        surveys: list[Survey] = []
-        apart = SetAside(self.target).known() if prefixes else {}
+        surveys: list[DirectorySurvey] = []
+        apart = SkippedFiles(self.target).known() if prefixes else {}
         hopeless = NothingGained(self.target).known() if prefixes else frozenset()
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
             for prefix, files in zip(prefixes, pool.map(self.listed, prefixes), strict=True):
@@ -115,12 +115,12 @@ class CompactRun:
                     policy = replace(policy, max_files=policy.max_files - survey.plan.inputs)
         return tuple(surveys)
 
-    def columns_of(self, surveys: Sequence[Survey]) -> ColumnSurvey:
+    def columns_of(self, surveys: Sequence[DirectorySurvey]) -> ColumnSurvey:
         """What the bins of a plan would unify. It reads the footers of their files."""
         bins = [each for survey in surveys for each in survey.plan.bins]
         return survey_columns(self.source, bins, self.directory.policy.unify)
 
-    def listed(self, prefix: str) -> list[Listed]:
+    def listed(self, prefix: str) -> list[FileVersion]:
         """The files below a prefix. Raises KeptByAList if something there lists some of them by name."""
         everything = list(listed(self.source, prefix))
         refuse_listed(self.directory.uri, lists_in(file.key for file in everything))
@@ -135,14 +135,14 @@ class CompactRun:
     def survey(
         self,
         prefix: str,
-        files: Sequence[Listed],
+        files: Sequence[FileVersion],
         apart: Mapping[str, Iterable[Version]],
         hopeless: Set[str],
-        policy: Policy | None = None,
-    ) -> Survey:
+        policy: PackingPolicy | None = None,
+    ) -> DirectorySurvey:
         """What is to be done with these files; `apart` by directory: what was set aside; `hopeless`: marks of bins of
         which nothing could be made."""
-        told = told_inputs(self.source, files)
+        told = read_recorded_inputs(self.source, files)
         targets = self._targets(prefix)
         now = functools.cache(self.now)
         here = by_directory(files)
@@ -153,7 +153,7 @@ class CompactRun:
                 self._state(
                     here.get(name, []),
                     told,
-                    None if targets is None else targets.directories.get(name, Target()),
+                    None if targets is None else targets.directories.get(name, OutputTarget()),
                     frozenset(apart.get(name, ())),
                     now,
                 ),
@@ -164,29 +164,31 @@ class CompactRun:
         }
         plan = make_plan(files, policy or self.directory.policy, states)
         known = {*told.inputs, *(targets.told.inputs if targets else {})}
-        return Survey(prefix, plan, Sizes.of(file.size for file in files), frozenset(known))
+        return DirectorySurvey(prefix, plan, FileSizes.of(file.size for file in files), frozenset(known))
 
     def _targets(self, prefix: str) -> "_Targets | None":
         """Compacted files at the place they go to, if that is another one."""
         if self.directory.target_uri is None:
             return None
         files = [file for file in listed(self.target, prefix) if not file.is_hidden]
-        told = told_inputs(self.target, files)
-        found = {name: Target(tuple(inside), *_told_by(inside, told)) for name, inside in by_directory(files).items()}
+        told = read_recorded_inputs(self.target, files)
+        found = {
+            name: OutputTarget(tuple(inside), *_told_by(inside, told)) for name, inside in by_directory(files).items()
+        }
         return _Targets(found, told)
 
-    def _decided(self, files: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> dict[str, Decision]:
+    def _decided(self, files: Sequence[FileVersion], outputs: Mapping[str, tuple[Version, ...]]) -> dict[str, Decision]:
         doubtful = in_doubt(files, outputs)
         return Decisions(self.target).of_all(doubtful) if doubtful else {}
 
     def _state(
         self,
-        files: Sequence[Listed],
-        told: Told,
-        target: Target | None,
+        files: Sequence[FileVersion],
+        told: RecordedInputs,
+        target: OutputTarget | None,
         apart: frozenset[Version],
         clock: Callable[[], datetime],
-    ) -> State:
+    ) -> DirectoryState:
         outputs, untold = _told_by(files, told)
         grace = self.directory.grace
         decided = self._decided(files, outputs) if target is None else {}
@@ -198,7 +200,7 @@ class CompactRun:
         if target is not None:
             target = replace(target, decided=self._decided(files, target.outputs))
         now = clock() if grace or is_timed else None
-        return State(
+        return DirectoryState(
             outputs,
             apart,
             target,
@@ -211,7 +213,7 @@ class CompactRun:
 
     # ------------------------------------------------------------ carry out
 
-    def run(self, prefixes: Sequence[str] = ("",)) -> Report:
+    def run(self, prefixes: Sequence[str] = ("",)) -> CompactionReport:
         began = time.monotonic()
         surveys = self.plan(prefixes)
         plan = together([survey.plan for survey in surveys])
@@ -219,7 +221,7 @@ class CompactRun:
         not_removed = self._finish_earlier(plan, removal)
         removed = len({file.key for file in plan.superseded} - set(not_removed))
         done, failed = self._rewrite(plan, removal, frozenset().union(*(survey.known for survey in surveys)))
-        SetAside(self.target).remember(_set_aside(done, plan))
+        SkippedFiles(self.target).remember(_set_aside(done, plan))
         not_removed |= self._remove_stale_summaries(done)
         not_removed |= {key: why for each in done for key, why in each.not_removed.items()}
         if plan.unsettled or any(each.is_somebody_elses for each in done):
@@ -228,7 +230,7 @@ class CompactRun:
             removed += also_removed
         not_removed |= self._empty_trash()
         after = self._sizes_now(prefixes)
-        return Report(surveys, after, tuple(done), failed, removed, not_removed, time.monotonic() - began)
+        return CompactionReport(surveys, after, tuple(done), failed, removed, not_removed, time.monotonic() - began)
 
     def _finish_for_others(self, prefixes: Sequence[str]) -> tuple[dict[str, str], int]:
         """Another run has just made a file and not removed its inputs. Either it is at it, or it has died: wait until
@@ -246,8 +248,10 @@ class CompactRun:
         failures = self._finish_earlier(plan, removal)
         return failures, len({file.key for file in plan.superseded} - set(failures))
 
-    def _rewrite(self, plan: Plan, removal: Removal, known: frozenset[str]) -> tuple[list[Rewritten], dict[str, str]]:
-        done: list[Rewritten] = []
+    def _rewrite(
+        self, plan: CompactionPlan, removal: InputDeletion, known: frozenset[str]
+    ) -> tuple[list[CompactedGroup], dict[str, str]]:
+        done: list[CompactedGroup] = []
         failed: dict[str, str] = {}
         if not plan.bins:
             return done, failed
@@ -255,13 +259,13 @@ class CompactRun:
         touched = {each.directory for each in plan.bins}
         settled = {key for key in known if key.rpartition("/")[0] in touched} | {each.output for each in plan.bins}
         directory = self.directory
-        how = How(
+        how = JoinOptions(
             directory.encoding, directory.verify, directory.exactly, directory.second_reader, directory.policy.unify
         )
-        rewrite = Rewrite(self.source, self.target, how, removal, frozenset(settled))
+        rewrite = CompactGroup(self.source, self.target, how, removal, frozenset(settled))
         finished = 0
-        hopeless: list[Bin] = []
-        told: set[Ways] = set()
+        hopeless: list[FileGroup] = []
+        told: set[ColumnStrategies] = set()
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:
                 failed[outcome.item.output] = outcome.error or ""
@@ -277,28 +281,28 @@ class CompactRun:
         NothingGained(self.target).remember(hopeless, self.directory.policy.unify)
         return done, failed
 
-    def _removal(self, *, needed: bool) -> Removal:
+    def _removal(self, *, needed: bool) -> InputDeletion:
         """How this run removes originals. The store is asked for the time only if the trash needs it."""
         originals = self.directory.originals
         began = self.now() if needed and originals == "trash" else None
-        return Removal(originals, began, self.directory.trash_for)
+        return InputDeletion(originals, began, self.directory.trash_for)
 
-    def _finish_earlier(self, plan: Plan, removal: Removal) -> dict[str, str]:
+    def _finish_earlier(self, plan: CompactionPlan, removal: InputDeletion) -> dict[str, str]:
         """What an earlier run has left to do: inputs of outputs that are kept, outputs that are withdrawn."""
         if plan.superseded:
             self.say(f"{len(plan.superseded)} files are in compacted ones already; removing them")
         decisions = Decisions(self.target)
         kept = {key for key in {holder.key for holder in plan.superseded_by.values()} if decisions.keep(key)}
         removable = [file for file in plan.superseded if plan.superseded_by[file.key].key in kept]
-        failures = removal.remove(self.source, removable, Proof(self.target, plan.superseded_by))
+        failures = removal.remove(self.source, removable, ReplacementCheck(self.target, plan.superseded_by))
         withdrawn = [file for file in plan.surplus if decisions.withdraw(file.key)]
-        failures |= Removal("delete").remove(self.target, withdrawn, proof=None)
+        failures |= InputDeletion("delete").remove(self.target, withdrawn, proof=None)
         undone = {file.key for file in (*plan.superseded, *plan.surplus)} - {
             file.key for file in (*removable, *withdrawn)
         }
         return failures | dict.fromkeys(undone, "another run has decided otherwise about it; the next run looks again")
 
-    def _remove_stale_summaries(self, done: Sequence[Rewritten]) -> dict[str, str]:
+    def _remove_stale_summaries(self, done: Sequence[CompactedGroup]) -> dict[str, str]:
         """A `_metadata` file lists the files of its directory and of those below; now it lists some that are gone."""
         if self.directory.originals == "keep":
             return {}
@@ -309,10 +313,10 @@ class CompactRun:
         if not any(each.output for each in done):
             return {}
         found = [self.source.stat(f"{directory}/{SUMMARY}".lstrip("/")) for directory in sorted(above)]
-        stale = [Listed(stored.key, stored.size, stored.etag) for stored in found if stored is not None]
+        stale = [FileVersion(stored.key, stored.size, stored.etag) for stored in found if stored is not None]
         for file in stale:
             self.say(f"{file.key} lists files that are gone; it was moved to {TRASH_DIRECTORY}")
-        removal = Removal("trash", self.now(), self.directory.trash_for)
+        removal = InputDeletion("trash", self.now(), self.directory.trash_for)
         return removal.remove(self.source, stale, proof=None) if stale else {}
 
     def _empty_trash(self) -> dict[str, str]:
@@ -322,13 +326,13 @@ class CompactRun:
             self.say(f"{deleted} files were in the trash for as long as they had to be; deleted")
         return failures
 
-    def _sizes_now(self, prefixes: Sequence[str]) -> Sizes:
+    def _sizes_now(self, prefixes: Sequence[str]) -> FileSizes:
         """Where the data is now: listed once more, not computed."""
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
             found = pool.map(lambda prefix: [f.size for f in listed(self.target, prefix) if not f.is_hidden], prefixes)
-            return Sizes.of(size for sizes in found for size in sizes)
+            return FileSizes.of(size for sizes in found for size in sizes)
 
-    def _tell(self, result: Rewritten, done: int, total: int) -> None:
+    def _tell(self, result: CompactedGroup, done: int, total: int) -> None:
         if result.output is None:
             self.say(f"{done}/{total}: {result.made_of.directory or '.'}: nothing made: {result.reason}")
         else:
@@ -340,15 +344,17 @@ class CompactRun:
         for key, reason in result.set_aside.items():
             self.say(f"{key}: set aside: {reason}")
 
-    def _tell_columns(self, result: Rewritten, told: set[Ways]) -> None:
+    def _tell_columns(self, result: CompactedGroup, told: set[ColumnStrategies]) -> None:
         """How columns were made: once for all outputs in which they were made in the same ways."""
-        ways = ways_of(result.columns)
+        ways = column_strategies(result.columns)
         if ways and ways not in told:
             told.add(ways)
             self.say(f"columns of {result.output}: {'; '.join(map(str, result.columns))}")
 
 
-def _told_by(files: Iterable[Listed], told: Told) -> tuple[dict[str, tuple[Version, ...]], dict[str, str]]:
+def _told_by(
+    files: Iterable[FileVersion], told: RecordedInputs
+) -> tuple[dict[str, tuple[Version, ...]], dict[str, str]]:
     """Of what compacted files say, what these ones do; and which of them do not."""
     keys = [file.key for file in files]
     return (
@@ -357,7 +363,7 @@ def _told_by(files: Iterable[Listed], told: Told) -> tuple[dict[str, tuple[Versi
     )
 
 
-def _left_over(planned: Bin, made: Rewritten) -> list[Bin]:
+def _left_over(planned: FileGroup, made: CompactedGroup) -> list[FileGroup]:
     """The files of a bin that do not go together with any other: the bin that the next plan would make of them."""
     results = (made, *made.beside)
     if any(each.is_somebody_elses or each.changed for each in results):
@@ -367,10 +373,10 @@ def _left_over(planned: Bin, made: Rewritten) -> list[Bin]:
     return [rest] if rest.inputs else []
 
 
-def _size(each: Bin) -> int:
+def _size(each: FileGroup) -> int:
     return each.size
 
 
-def _set_aside(done: Iterable[Rewritten], plan: Plan) -> dict[Listed, str]:
+def _set_aside(done: Iterable[CompactedGroup], plan: CompactionPlan) -> dict[FileVersion, str]:
     files = {file.key: file for each in plan.bins for file in each.inputs}
     return {files[key]: reason for each in done for key, reason in each.set_aside.items()}

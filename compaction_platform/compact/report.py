@@ -4,18 +4,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from compaction_platform.compact.plan.bin_packing import Plan, together
-from compaction_platform.compact.rewrite.rewrite_bin import Rewritten
-from compaction_platform.lake.storage.sizes import Sizes
+from compaction_platform.compact.plan.bin_packing import CompactionPlan, together
+from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup
+from compaction_platform.lake.storage.sizes import FileSizes
 
 
 @dataclass(frozen=True)
-class Survey:
+class DirectorySurvey:
     """What was found below one prefix, and what is to be done there."""
 
     prefix: str
-    plan: Plan
-    before: Sizes
+    plan: CompactionPlan
+    before: FileSizes
     known: frozenset[str] = frozenset()  # compacted files that were there
 
     @property
@@ -29,27 +29,27 @@ class Survey:
 
 
 @dataclass(frozen=True)
-class Report:
+class CompactionReport:
     """What a run found and did."""
 
-    surveys: tuple[Survey, ...]
-    after: Sizes
-    done: tuple[Rewritten, ...] = ()
+    surveys: tuple[DirectorySurvey, ...]
+    after: FileSizes
+    done: tuple[CompactedGroup, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # by output that was to be: the error
     removed_superseded: int = 0
     not_removed: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> CompactionPlan:
         return together([survey.plan for survey in self.surveys])
 
     @property
-    def before(self) -> Sizes:
+    def before(self) -> FileSizes:
         return total_of(self.surveys)
 
     @property
-    def made(self) -> list[Rewritten]:
+    def made(self) -> list[CompactedGroup]:
         return [each for each in self.done if each.output is not None]
 
     @property
@@ -74,8 +74,8 @@ class Report:
         return not (self.failed or self.not_removed or self.plan.conflicts)
 
 
-def total_of(surveys: Iterable[Survey]) -> Sizes:
-    total = Sizes()
+def total_of(surveys: Iterable[DirectorySurvey]) -> FileSizes:
+    total = FileSizes()
     for survey in surveys:
         total = total.plus(survey.before)
     return total

@@ -5,16 +5,16 @@ from typing import Any
 
 from rich.table import Table
 
-from compaction_platform.compact.plan.bin_packing import Plan, together
+from compaction_platform.compact.plan.bin_packing import CompactionPlan, together
 from compaction_platform.compact.plan.column_survey import ColumnGroup, ColumnSurvey
-from compaction_platform.compact.report import Report, Survey, total_of
-from compaction_platform.lake.storage.sizes import MB, Sizes
+from compaction_platform.compact.report import CompactionReport, DirectorySurvey, total_of
+from compaction_platform.lake.storage.sizes import MB, FileSizes
 
 SHOWN_BINS = 20
 SHOWN_COLUMNS = 8
 
 
-def plan_as_json(surveys: Sequence[Survey], columns: ColumnSurvey | None = None) -> dict[str, Any]:
+def plan_as_json(surveys: Sequence[DirectorySurvey], columns: ColumnSurvey | None = None) -> dict[str, Any]:
     columns = columns or ColumnSurvey()
     plan, before = together([survey.plan for survey in surveys]), total_of(surveys)
     return {
@@ -47,7 +47,7 @@ def _columns_as_json(group: ColumnGroup) -> dict[str, Any]:
     return {"files": list(group.files), "columns": group.columns, "lacking": dict(group.lacking)}
 
 
-def report_as_json(report: Report) -> dict[str, Any]:
+def report_as_json(report: CompactionReport) -> dict[str, Any]:
     return {
         "plan": plan_as_json(report.surveys),
         "files_after": report.after.files,
@@ -74,7 +74,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def plan_as_table(surveys: Sequence[Survey], columns: ColumnSurvey | None = None) -> Table:
+def plan_as_table(surveys: Sequence[DirectorySurvey], columns: ColumnSurvey | None = None) -> Table:
     plan, before = together([survey.plan for survey in surveys]), total_of(surveys)
     after = _files_after(plan, before)
     table = Table(
@@ -117,7 +117,7 @@ def _columns_row(output: str, group: ColumnGroup, number: int, count: int) -> tu
     return what, f"{len(group.files):,}", "", "; ".join(told)
 
 
-def report_as_table(report: Report) -> Table:
+def report_as_table(report: CompactionReport) -> Table:
     made = report.made
     size = sum(each.bytes for each in made)
     read = sum(each.made_of.size for each in made)
@@ -136,13 +136,13 @@ def report_as_table(report: Report) -> Table:
     return table
 
 
-def _why_nothing(report: Report) -> str:
+def _why_nothing(report: CompactionReport) -> str:
     left = sorted(report.plan.left_alone.items())
     reasons = [f"{some.files:,} files: {reason}" for reason, some in left]
     return "; ".join(reasons + [each.reason for each in report.done if each.output is None]) or "there are no files"
 
 
-def _files_after(plan: Plan, before: Sizes) -> int:
+def _files_after(plan: CompactionPlan, before: FileSizes) -> int:
     return before.files - plan.inputs + len(plan.bins) - len(plan.superseded) - len(plan.surplus)
 
 

@@ -11,7 +11,7 @@ from compaction_platform.lake.dagster.terminal import console, say, stoppable
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
-    from compaction_platform.maintain.job import Maintenance
+    from compaction_platform.maintain.job import TableMaintenance
     from compaction_platform.settings import Settings
 
 app = typer.Typer()
@@ -31,19 +31,21 @@ def maintain(  # noqa: PLR0913 (an option for each part of a request)
     snapshot_retention_hours: Annotated[int | None, typer.Option(help="Keep snapshots for so long.")] = None,
 ) -> None:
     """Compact a declared table, expire its snapshots, clear its orphans."""
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
     from compaction_platform.lake.spark.session import spark_session, task_slots
-    from compaction_platform.maintain.job import MaintainRun, Request
+    from compaction_platform.maintain.job import MaintainRun, MaintenanceRequest
     from compaction_platform.maintain.show import prospect_as_table, report_as_table
     from compaction_platform.settings import load_settings
 
     settings = load_settings()
-    request = Request(force, target_file_size_mb, max_files, where, expire_snapshots, snapshot_retention_hours, dry_run)
+    request = MaintenanceRequest(
+        force, target_file_size_mb, max_files, where, expire_snapshots, snapshot_retention_hours, dry_run
+    )
     with stoppable(), contextlib.ExitStack() as until_done:
         session = functools.cache(lambda: until_done.enter_context(spark_session(settings)))
 
-        def spread() -> Spread:
-            return Spread(session(), task_slots(session(), settings))
+        def spread() -> ParallelMap:
+            return ParallelMap(session(), task_slots(session(), settings))
 
         run = MaintainRun(_maintenance(table, settings), settings, spread, session, say)
         if dry_run:
@@ -65,7 +67,7 @@ def undo_compaction(table: TableName) -> None:
     run_of(_maintenance(table, settings), settings, say=say).undo()
 
 
-def _maintenance(table: str, settings: "Settings") -> "Maintenance":
+def _maintenance(table: str, settings: "Settings") -> "TableMaintenance":
     """The declaration of this table."""
     import warnings
 

@@ -8,18 +8,18 @@ from typing import Annotated
 import dagster as dg
 from pydantic import AfterValidator, Field
 
-from compaction_platform.lake.dagster.component_base import Declaration, DeclarationInvalid, as_timedelta
-from compaction_platform.lake.dagster.maintenance_config import Maintained, TableCare
-from compaction_platform.lake.dagster.provisioning import Need
+from compaction_platform.lake.dagster.component_base import ComponentBase, DeclarationInvalid, as_timedelta
+from compaction_platform.lake.dagster.maintenance_config import MaintainedCatalogTable, MaintenanceConfig
+from compaction_platform.lake.dagster.provisioning import Prerequisite
 from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.maintain.dagster.assets import maintain_job, maintained_asset, undo_job
 from compaction_platform.maintain.dagster.schedules import maintain_schedule
 from compaction_platform.maintain.dagster.sensors import health_sensor
-from compaction_platform.maintain.job import Maintenance, OrphanRules
+from compaction_platform.maintain.job import OrphanRules, TableMaintenance
 from compaction_platform.maintain.operations.write_properties import WriteProperties, WriteRules
-from compaction_platform.maintain.plan.file_groups import Policy
+from compaction_platform.maintain.plan.file_groups import RewritePolicy
 from compaction_platform.maintain.plan.snapshot_retention import Retention
 from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
 from compaction_platform.settings import Profile
@@ -37,15 +37,15 @@ def _table(text: str) -> str:
     return text
 
 
-class MaintainedTable(Declaration, TableCare):
+class MaintainedTable(ComponentBase, MaintenanceConfig):
     """An Iceberg table that is kept healthy: few files, few snapshots, no orphans."""
 
     table: Annotated[Annotated[str, AfterValidator(_table)], Field(description="The table: namespace.name.")]
 
-    def rules(self, profile: Profile) -> Maintenance:
+    def rules(self, profile: Profile) -> TableMaintenance:
         return rules_of(self.table, self, profile)
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> list[Prerequisite]:
         return care_needs(self.table, self)
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
@@ -55,12 +55,12 @@ class MaintainedTable(Declaration, TableCare):
         return care_definitions(self.table, self)
 
 
-def rules_of(table: str, care: TableCare, profile: Profile) -> Maintenance:
+def rules_of(table: str, care: MaintenanceConfig, profile: Profile) -> TableMaintenance:
     chosen, orphans = care.compaction, care.orphans
-    return Maintenance(
+    return TableMaintenance(
         table=table,
         name=care.name or table.split(".")[1],
-        policy=Policy(
+        policy=RewritePolicy(
             target_bytes=care.write.target_file_size_mb * MB,
             small_bytes=chosen.small_file_threshold_mb * MB,
             min_files=chosen.min_files_to_compact or MIN_FILES[profile],
@@ -91,12 +91,12 @@ def rules_of(table: str, care: TableCare, profile: Profile) -> Maintenance:
     )
 
 
-def care_needs(table: str, care: TableCare) -> list[Need]:
+def care_needs(table: str, care: MaintenanceConfig) -> list[Prerequisite]:
     return [WriteProperties(table, rules_of(table, care, Profile.development).write)]
 
 
-def care_definitions(table: str, care: TableCare) -> dg.Definitions:
-    def rules(profile: Profile) -> Maintenance:
+def care_definitions(table: str, care: MaintenanceConfig) -> dg.Definitions:
+    def rules(profile: Profile) -> TableMaintenance:
         return rules_of(table, care, profile)
 
     example = rules(Profile.development)  # names do not depend on the profile
@@ -109,7 +109,7 @@ def care_definitions(table: str, care: TableCare) -> dg.Definitions:
     )
 
 
-def declared(tree: dg.ComponentTree, profile: Profile) -> list[Maintenance]:
+def declared(tree: dg.ComponentTree, profile: Profile) -> list[TableMaintenance]:
     """Every table that is kept healthy, whichever declaration says so."""
     by_itself = {each.table: each.rules(profile) for each in tree.get_all_components(of_type=MaintainedTable)}
     elsewhere = [rules_of(table, care, profile) for table, care in switched_on(tree)]
@@ -118,7 +118,7 @@ def declared(tree: dg.ComponentTree, profile: Profile) -> list[Maintenance]:
     return found
 
 
-def require_distinct(found: Sequence[Maintenance]) -> None:
+def require_distinct(found: Sequence[TableMaintenance]) -> None:
     for one, other in combinations(found, 2):
         if one.table == other.table:
             raise DeclarationInvalid(
@@ -131,8 +131,8 @@ def require_distinct(found: Sequence[Maintenance]) -> None:
             )
 
 
-def switched_on(tree: dg.ComponentTree) -> list[tuple[str, TableCare]]:
+def switched_on(tree: dg.ComponentTree) -> list[tuple[str, MaintenanceConfig]]:
     """Tables of other declarations that say `maintenance`."""
     components = tree.get_all_components(of_type=dg.Component)  # type: ignore[type-abstract]
-    asked = [component.maintained() for component in components if isinstance(component, Maintained)]
+    asked = [component.maintained() for component in components if isinstance(component, MaintainedCatalogTable)]
     return list({each[0]: each for each in asked if each is not None}.values())  # the tree names some twice

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
 from compaction_platform.lake.spark.session import qualified_name
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 TABLE = IcebergTable(
     "demo",
     "orders",
-    (Column("order_id", "long"), Column("country", "string"), Column("amount", "double")),
+    (TableColumn("order_id", "long"), TableColumn("country", "string"), TableColumn("amount", "double")),
     (("country", "identity"),),
     (("format-version", "2"), ("write.delete.mode", "merge-on-read")),
 )
@@ -25,16 +25,16 @@ def write_often(context: DemoContext) -> str:
     from pyiceberg.table.snapshots import Operation
 
     from compaction_platform.lake.iceberg.catalog import open_catalog
-    from compaction_platform.lake.iceberg.data_file_writer import DataFiles
-    from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+    from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
+    from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
     from compaction_platform.lake.iceberg.snapshot_files import Manifests
 
     TABLE.meet(context.settings)
     table = open_catalog(context.settings).load_table("demo.orders")
-    writer, manifests = DataFiles.of(table, context.settings), Manifests(table.io)
+    writer, manifests = DataFileWriter.of(table, context.settings), Manifests(table.io)
     for number in range(WRITES):
-        files = [Added(file) for file in writer.write(_orders(number))]
-        commit_change(table, Change(added=files, operation=Operation.APPEND), manifests)
+        files = [AddedFile(file) for file in writer.write(_orders(number))]
+        commit_change(table, FileChange(added=files, operation=Operation.APPEND), manifests)
         context.progress((number + 1) / (WRITES + 4))
     context.session.sql(f"DELETE FROM {_name(context)} WHERE order_id % 10 = 3").collect()  # noqa: S608 (our names)
     health = _run(context).health()
@@ -86,9 +86,11 @@ def _orders(number: int) -> Any:
 
 
 def _run(context: DemoContext) -> "MaintainRun":
-    from compaction_platform.maintain.job import MaintainRun, Maintenance
+    from compaction_platform.maintain.job import MaintainRun, TableMaintenance
 
-    return MaintainRun(Maintenance("demo.orders", "orders"), context.settings, context.spread, lambda: context.session)
+    return MaintainRun(
+        TableMaintenance("demo.orders", "orders"), context.settings, context.spread, lambda: context.session
+    )
 
 
 def _name(context: DemoContext) -> str:

@@ -13,22 +13,22 @@ from pyiceberg.exceptions import CommitFailedException
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.parquet.second_reader import Extent
-from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
-from compaction_platform.lake.storage.abandoned_uploads import give_up_uploads
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap
+from compaction_platform.lake.storage.abandoned_uploads import abort_uploads
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
 from compaction_platform.maintain.operations import expire_snapshots as expiry
-from compaction_platform.maintain.operations.commit_groups import Committed, Compacted, Compaction
+from compaction_platform.maintain.operations.commit_groups import Committed, CommittedGroups, GroupCommits
 from compaction_platform.maintain.operations.remove_dangling_deletes import remove_dangling
-from compaction_platform.maintain.operations.remove_orphan_files import Found, Orphans
+from compaction_platform.maintain.operations.remove_orphan_files import OrphanFiles, OrphanRemoval
 from compaction_platform.maintain.operations.rewrite_manifests import merge_manifests, to_merge
-from compaction_platform.maintain.operations.rollback import Undone, undo_last
+from compaction_platform.maintain.operations.rollback import RolledBack, roll_back_last
 from compaction_platform.maintain.operations.write_properties import WriteRules, drift, keep
-from compaction_platform.maintain.plan.file_groups import Plan, Policy, make_plan
-from compaction_platform.maintain.plan.health import Counts, Health, health_of
+from compaction_platform.maintain.plan.file_groups import RewritePlan, RewritePolicy, make_plan
+from compaction_platform.maintain.plan.health import FileCounts, TableHealth, health_of
 from compaction_platform.maintain.plan.partition_filter import PartitionFilter
 from compaction_platform.maintain.plan.snapshot_retention import Retention
-from compaction_platform.maintain.table_state import Look, load_table, require_fit
+from compaction_platform.maintain.table_state import TableState, load_table, require_fit
 from compaction_platform.persisted_names import COMPACTED_FILE_PREFIX
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ FEWEST = 2  # files that become one
 PASSES = 4  # a group that met a writer is planned again; what others write meanwhile is not chased for ever
 
 
-class RequestInvalid(CompactionError):
+class MaintenanceRequestInvalid(CompactionError):
     """The request asks for something that cannot be meant. Nothing was done."""
 
 
@@ -54,12 +54,12 @@ class OrphanRules:
 
 
 @dataclass(frozen=True)
-class Maintenance:
+class TableMaintenance:
     """How one table is kept: its declaration as plain values."""
 
     table: str  # namespace.name
     name: str
-    policy: Policy = field(default_factory=Policy)
+    policy: RewritePolicy = field(default_factory=RewritePolicy)
     write: WriteRules = field(default_factory=WriteRules)
     retention: Retention = field(default_factory=Retention)
     expire_snapshots: bool = True
@@ -73,7 +73,7 @@ class Maintenance:
 
 
 @dataclass(frozen=True)
-class Request:
+class MaintenanceRequest:
     """What a person, or the service, asks of one run. What is None is as declared."""
 
     force: bool = False
@@ -86,32 +86,36 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.target_file_size_mb is not None and not 1 <= self.target_file_size_mb <= LARGEST_MB:
-            raise RequestInvalid(f"target_file_size_mb: {self.target_file_size_mb} is not between 1 and {LARGEST_MB}.")
+            raise MaintenanceRequestInvalid(
+                f"target_file_size_mb: {self.target_file_size_mb} is not between 1 and {LARGEST_MB}."
+            )
         if self.max_files is not None and self.max_files < FEWEST:
-            raise RequestInvalid(f"max_files: {self.max_files} is too few: two files are the least that become one.")
+            raise MaintenanceRequestInvalid(
+                f"max_files: {self.max_files} is too few: two files are the least that become one."
+            )
         hours = self.snapshot_retention_hours
         if hours is not None and (hours < 0 or (hours == 0 and not self.force)):
-            raise RequestInvalid(
+            raise MaintenanceRequestInvalid(
                 f"snapshot_retention_hours: {hours} would take away the snapshots that running readers use, and every "
                 "way back. Say how many hours to keep; 0 only together with force. Nothing was done."
             )
 
 
 @dataclass(frozen=True)
-class Report:
+class MaintenanceReport:
     """What a run did."""
 
-    before: Health
-    after: Health
+    before: TableHealth
+    after: TableHealth
     committed: tuple[Committed, ...] = ()
-    plan: Plan = field(default_factory=Plan)
+    plan: RewritePlan = field(default_factory=RewritePlan)
     conflicts: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     unknown: str | None = None
     snapshots_expired: int = 0
     dangling_removed: int = 0  # delete files that deleted nothing, beside those that compaction left without a use
     manifests_merged: int = 0
-    orphans: Found = field(default_factory=Found)
+    orphans: OrphanFiles = field(default_factory=OrphanFiles)
     drift: Mapping[str, tuple[str | None, str]] = field(default_factory=dict)
     notes: Sequence[str] = ()
     troubles: Sequence[str] = ()  # steps after the compaction that could not be done
@@ -137,23 +141,23 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Prospect:
+class MaintenancePlan:
     """What a run would do."""
 
-    health: Health
-    plan: Plan
+    health: TableHealth
+    plan: RewritePlan
     skipped: str | None
     expiring: Sequence[int]
     drift: Mapping[str, tuple[str | None, str]]
-    orphans: Found
+    orphans: OrphanFiles
     trouble: str | None = None
 
 
 @dataclass
 class MaintainRun:
-    rules: Maintenance
+    rules: TableMaintenance
     settings: "Settings"
-    spread: Callable[[], Spread]
+    spread: Callable[[], ParallelMap]
     session: "Callable[[], SparkSession]"
     say: Callable[[str], None] = lambda text: None
     clock: Callable[[], datetime] | None = None  # the store's, unless told otherwise
@@ -164,15 +168,15 @@ class MaintainRun:
     def table(self) -> "Table":
         return load_table(self.settings, self.rules.table)
 
-    def health(self, now: datetime | None = None, look: Look | None = None) -> Health:
+    def health(self, now: datetime | None = None, look: TableState | None = None) -> TableHealth:
         """Metadata only: neither Spark nor data files are touched."""
-        look = look or Look.at(self.table())
+        look = look or TableState.at(self.table())
         return self._health(look, self.rules.policy, self.rules.retention, now or datetime.now(UTC))
 
-    def _health(self, look: Look, policy: Policy, retention: Retention, now: datetime) -> Health:
+    def _health(self, look: TableState, policy: RewritePolicy, retention: Retention, now: datetime) -> TableHealth:
         files = look.live_files(PartitionFilter.parsed(self.rules.partition_filter, look.metadata))
         stamps = [snapshot.timestamp_ms for snapshot in look.metadata.snapshots]
-        counts = Counts(
+        counts = FileCounts(
             delete_files=len(look.files.deletes),
             snapshots=len(stamps),
             snapshots_due=len(expiry.due(look.metadata, retention, now)),
@@ -183,7 +187,7 @@ class MaintainRun:
         )
         return health_of(files, counts, policy)
 
-    def work_to_do(self, health: Health, now: datetime) -> tuple[bool, bool]:
+    def work_to_do(self, health: TableHealth, now: datetime) -> tuple[bool, bool]:
         """Whether a run would do something now; and whether it only waits until writers have left partitions alone."""
         due = self.rules.expire_snapshots and health.counts.snapshots_due >= self.rules.check_interval
         if not self.rules.policy.enabled:
@@ -193,27 +197,32 @@ class MaintainRun:
 
     # ------------------------------------------------------------ plan
 
-    def prospect(self, request: Request) -> Prospect:
+    def prospect(self, request: MaintenanceRequest) -> MaintenancePlan:
         """What `run` would do now; nothing is changed."""
         table, now = self.table(), self._now()
         require_fit(table.metadata, self.rules.table)
         policy, retention = self._policy(request), self._retention(request)
-        look = Look.at(table)
+        look = TableState.at(table)
         health = self._health(look, policy, retention, now)
         plan = self._plan(look, policy, request, now)
         expiring = expiry.due(table.metadata, retention, now) if self._expires(request) else []
         trouble = None
-        orphans = Found()
+        orphans = OrphanFiles()
         try:
-            orphans = self._orphans(table).find(now) if self.rules.orphans.enabled else Found()
+            orphans = self._orphans(table).find(now) if self.rules.orphans.enabled else OrphanFiles()
         except CompactionError as error:
             trouble = f"orphans: {error}"
         why_not = self._why_not(plan, request, now)
-        return Prospect(health, plan, why_not, expiring, drift(table, self.rules.write), orphans, trouble)
+        return MaintenancePlan(health, plan, why_not, expiring, drift(table, self.rules.write), orphans, trouble)
 
     def _plan(
-        self, look: Look, policy: Policy, request: Request, now: datetime, apart: frozenset[str] = frozenset()
-    ) -> Plan:
+        self,
+        look: TableState,
+        policy: RewritePolicy,
+        request: MaintenanceRequest,
+        now: datetime,
+        apart: frozenset[str] = frozenset(),
+    ) -> RewritePlan:
         wanted = PartitionFilter.parsed(request.partition_filter or self.rules.partition_filter, look.metadata)
         files = [
             replace(file, unreadable="a run could not rewrite it") if file.path in apart else file
@@ -221,28 +230,28 @@ class MaintainRun:
         ]
         return make_plan(files, policy, round(now.timestamp() * 1000), force=request.force)
 
-    def _policy(self, request: Request) -> Policy:
+    def _policy(self, request: MaintenanceRequest) -> RewritePolicy:
         policy = self.rules.policy
         if request.target_file_size_mb is not None:
             target = request.target_file_size_mb * MB
             policy = replace(policy, target_bytes=target, small_bytes=min(policy.small_bytes, target * 3 // 4))
         return replace(policy, max_files=request.max_files or policy.max_files)
 
-    def _retention(self, request: Request) -> Retention:
+    def _retention(self, request: MaintenanceRequest) -> Retention:
         hours = request.snapshot_retention_hours
         return self.rules.retention if hours is None else replace(self.rules.retention, hours=hours)
 
-    def _expires(self, request: Request) -> bool:
+    def _expires(self, request: MaintenanceRequest) -> bool:
         return self.rules.expire_snapshots if request.expire_snapshots is None else request.expire_snapshots
 
-    def _why_not(self, plan: Plan, request: Request, now: datetime) -> str | None:
+    def _why_not(self, plan: RewritePlan, request: MaintenanceRequest, now: datetime) -> str | None:
         if not self.rules.policy.enabled and not request.force:
             return "compaction is not enabled for this table; `force` does it all the same"
         if not self._may_run(request, now):
             return f"outside of the window ({self.rules.window}); `force` does it all the same"
         return None if plan.groups else plan.why_nothing()
 
-    def _may_run(self, request: Request, now: datetime) -> bool:
+    def _may_run(self, request: MaintenanceRequest, now: datetime) -> bool:
         return self.rules.window is None or self.rules.window.contains(now) or request.force
 
     def _keep_properties(self, table: "Table") -> dict[str, tuple[str | None, str]]:
@@ -259,38 +268,47 @@ class MaintainRun:
     def _now(self) -> datetime:
         if self.clock is not None:
             return self.clock()
-        return Objects.at(self.settings.place("_compaction"), self.settings).now()
+        return ObjectStore.at(self.settings.place("_compaction"), self.settings).now()
 
-    def _orphans(self, table: "Table") -> Orphans:
+    def _orphans(self, table: "Table") -> OrphanRemoval:
         rules = self.rules.orphans
-        return Orphans(table, self.settings, rules.older_than, rules.quarantined_for)
+        return OrphanRemoval(table, self.settings, rules.older_than, rules.quarantined_for)
 
-    def undo(self) -> Undone:
+    def undo(self) -> RolledBack:
         """Take the last compaction back."""
-        return undo_last(self.table(), self.rules.retention, self._now(), self.say)
+        return roll_back_last(self.table(), self.rules.retention, self._now(), self.say)
 
     # ------------------------------------------------------------ run
 
-    def run(self, request: Request | None = None) -> Report:
-        request = request or Request()
+    def run(self, request: MaintenanceRequest | None = None) -> MaintenanceReport:
+        request = request or MaintenanceRequest()
         if request.dry_run:
-            raise RequestInvalid("dry_run: what would be done is asked for by `prospect`. Nothing was done.")
+            raise MaintenanceRequestInvalid("dry_run: what would be done is asked for by `prospect`. Nothing was done.")
         began = time.monotonic()
         table, now = self.table(), self._now()
         require_fit(table.metadata, self.rules.table)
         policy, retention = self._policy(request), self._retention(request)
         drifted = self._keep_properties(table) if self._may_run(request, now) else drift(table, self.rules.write)
-        look = Look.at(table)
-        report = Report(self._health(look, policy, retention, now), Health(0, 0, 0, 0, Counts()), drift=drifted)
+        look = TableState.at(table)
+        report = MaintenanceReport(
+            self._health(look, policy, retention, now), TableHealth(0, 0, 0, 0, FileCounts()), drift=drifted
+        )
         report = self._compact(look, policy, request, now, report)
         compacted_in = time.monotonic() - began
         if self._may_run(request, now):
             report = self._tidy(table, retention, request, now, report)
         table.refresh()
-        after = self._health(Look.at(table), policy, retention, now)
+        after = self._health(TableState.at(table), policy, retention, now)
         return replace(report, after=after, seconds=compacted_in)
 
-    def _compact(self, look: Look, policy: Policy, request: Request, now: datetime, report: Report) -> Report:
+    def _compact(
+        self,
+        look: TableState,
+        policy: RewritePolicy,
+        request: MaintenanceRequest,
+        now: datetime,
+        report: MaintenanceReport,
+    ) -> MaintenanceReport:
         """Until nothing is left to do: a group that met a writer is planned again from what the writer left."""
         run_id = secrets.token_hex(8)
         apart: frozenset[str] = frozenset()
@@ -304,7 +322,7 @@ class MaintainRun:
                 break
             self.say(f"{plan.files:,} files in {len(plan.groups):,} groups become about {plan.expected_files:,}")
             encoding = self.rules.write.encoding()
-            compaction = Compaction(look, policy, encoding, self.settings, run_id, self.say, self._referred_to)
+            compaction = GroupCommits(look, policy, encoding, self.settings, run_id, self.say, self._referred_to)
             compaction.second_reader = self.rules.second_reader
             done = compaction.run(plan, self._spread_for(plan))
             report = _with(report, done)
@@ -314,14 +332,21 @@ class MaintainRun:
             if done.unknown or done.busy:
                 break
             look.table.refresh()
-            look = Look.at(look.table, look.manifests)
+            look = TableState.at(look.table, look.manifests)
         return report
 
-    def _spread_for(self, plan: Plan) -> Spread:
+    def _spread_for(self, plan: RewritePlan) -> ParallelMap:
         """Little work needs no Spark session."""
-        return Spread(None, os.cpu_count() or 1) if plan.bytes <= SMALL_WORK_BYTES else self.spread()
+        return ParallelMap(None, os.cpu_count() or 1) if plan.bytes <= SMALL_WORK_BYTES else self.spread()
 
-    def _tidy(self, table: "Table", retention: Retention, request: Request, now: datetime, report: Report) -> Report:
+    def _tidy(
+        self,
+        table: "Table",
+        retention: Retention,
+        request: MaintenanceRequest,
+        now: datetime,
+        report: MaintenanceReport,
+    ) -> MaintenanceReport:
         """Each step by itself: one that fails takes neither the others nor the report of the compaction with it."""
         troubles: list[str] = []
 
@@ -345,11 +370,11 @@ class MaintainRun:
                 "manifests", lambda: merge_manifests(table, self.rules.manifests_from, self.say), 0
             ),
             snapshots_expired=attempt("snapshots", lambda: self._expire(table, retention, request, now), 0),
-            orphans=attempt("orphans", lambda: self._clear_orphans(table, now), Found()),
+            orphans=attempt("orphans", lambda: self._clear_orphans(table, now), OrphanFiles()),
             troubles=tuple(troubles),
         )
 
-    def _expire(self, table: "Table", retention: Retention, request: Request, now: datetime) -> int:
+    def _expire(self, table: "Table", retention: Retention, request: MaintenanceRequest, now: datetime) -> int:
         due = expiry.due(table.metadata, retention, now) if self._expires(request) else []
         if not due:
             return 0
@@ -361,18 +386,18 @@ class MaintainRun:
         self.say(f"{expired} snapshots expired")
         return expired
 
-    def _clear_orphans(self, table: "Table", now: datetime) -> Found:
+    def _clear_orphans(self, table: "Table", now: datetime) -> OrphanFiles:
         if not self.rules.orphans.enabled:
-            return Found()
+            return OrphanFiles()
         orphans = self._orphans(table)
         found = orphans.find(now)
         orphans.clear(found, self.say)
         location = str(table.location())
-        give_up_uploads(location, COMPACTED_FILE_PREFIX, self.settings, now - self.rules.orphans.older_than, self.say)
+        abort_uploads(location, COMPACTED_FILE_PREFIX, self.settings, now - self.rules.orphans.older_than, self.say)
         return found
 
 
-def _with(report: Report, done: Compacted) -> Report:
+def _with(report: MaintenanceReport, done: CommittedGroups) -> MaintenanceReport:
     return replace(
         report,
         committed=(*report.committed, *done.committed),

@@ -3,13 +3,13 @@
 from rich.table import Table
 from rich.text import Text
 
-from compaction_platform.maintain.job import Prospect, Report
-from compaction_platform.maintain.plan.file_groups import Plan
+from compaction_platform.maintain.job import MaintenancePlan, MaintenanceReport
+from compaction_platform.maintain.plan.file_groups import RewritePlan
 
 SHOWN_GROUPS = 20
 
 
-def prospect_as_table(prospect: Prospect) -> Table:
+def prospect_as_table(prospect: MaintenancePlan) -> Table:
     health = prospect.health
     title = f"{health.files:,} files now; health {health.score} of 100: {health.reason}"
     table = Table("what", "files", "MB", "", title=title, title_justify="left")
@@ -28,7 +28,7 @@ def prospect_as_table(prospect: Prospect) -> Table:
     return table
 
 
-def report_as_table(report: Report) -> Table:
+def report_as_table(report: MaintenanceReport) -> Table:
     figures = report.figures()
     table = Table("what", "", show_header=False)
     if report.skipped:
@@ -50,7 +50,7 @@ def report_as_table(report: Report) -> Table:
     return table
 
 
-def _add_plan(table: Table, plan: Plan) -> None:
+def _add_plan(table: Table, plan: RewritePlan) -> None:
     for group in plan.groups[:SHOWN_GROUPS]:
         become = f"become {group.expected_files:,}"
         why = f"{group.partition or 'the table'}: {group.reason}"

@@ -11,7 +11,14 @@ from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.replace_files import FORMATS
 from compaction_platform.lake.iceberg.snapshot_files import Manifests, SnapshotFiles
-from compaction_platform.maintain.plan.delete_index import Applying, Deletes, Place, is_known, only_file_of, place_of
+from compaction_platform.maintain.plan.delete_index import (
+    ApplicableDeletes,
+    DeleteIndex,
+    Place,
+    is_known,
+    only_file_of,
+    place_of,
+)
 from compaction_platform.maintain.plan.file_groups import LiveFile
 from compaction_platform.maintain.plan.partition_filter import PartitionFilter
 
@@ -60,7 +67,7 @@ def require_fit(metadata: "TableMetadata", name: str) -> None:
 
 
 @dataclass(frozen=True)
-class Look:
+class TableState:
     """One snapshot of main and all that matters about its files."""
 
     table: "Table"
@@ -69,7 +76,7 @@ class Look:
     manifests: Manifests
 
     @classmethod
-    def at(cls, table: "Table", manifests: Manifests | None = None) -> "Look":
+    def at(cls, table: "Table", manifests: Manifests | None = None) -> "TableState":
         reader = manifests or Manifests(table.io)
         return cls(table, table.metadata, reader.of(main_snapshot(table.metadata)), reader)
 
@@ -78,11 +85,11 @@ class Look:
         return main_snapshot(self.metadata)
 
     @cached_property
-    def deletes(self) -> Deletes:
-        return Deletes.of(self.files.deletes.values(), self.metadata.specs())
+    def deletes(self) -> DeleteIndex:
+        return DeleteIndex.of(self.files.deletes.values(), self.metadata.specs())
 
     @cached_property
-    def applying(self) -> dict[str, Applying]:
+    def applying(self) -> dict[str, ApplicableDeletes]:
         return {path: self.deletes.applying_to(entry) for path, entry in self.files.data.items()}
 
     def live_files(self, wanted: PartitionFilter) -> list[LiveFile]:
@@ -113,7 +120,7 @@ class Look:
         )
 
     @staticmethod
-    def _deleted_rows(applying: Applying) -> int:
+    def _deleted_rows(applying: ApplicableDeletes) -> int:
         """What delete files that are about this file alone say; others may be about any."""
         return sum(one.data_file.record_count for one in applying.positions if only_file_of(one.data_file))
 

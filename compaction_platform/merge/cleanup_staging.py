@@ -16,8 +16,8 @@ from pyiceberg.table import Table
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.conditional_delete import delete_unchanged, looks_at_versions
-from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
-from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
+from compaction_platform.merge.config import MergeRules, StagingPaths
 from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files, snapshots_in_main
 from compaction_platform.merge.intake.staged_file_reader import FileReport, rejects_name, versioned_name
 from compaction_platform.settings import Settings
@@ -27,34 +27,34 @@ REPLACED = "it was replaced since it was merged"
 
 
 @dataclass(frozen=True)
-class Cleaned:
+class CleanupReport:
     removed: tuple[str, ...]
     bytes: int
     kept: dict[str, str]  # key and the reason
 
 
 @dataclass(frozen=True)
-class Cleanup:
+class StagingCleanup:
     rules: MergeRules
     settings: Settings
     say: Callable[[str], None]
 
     @property
-    def places(self) -> Places:
-        return Places.of(self.rules, self.settings)
+    def places(self) -> StagingPaths:
+        return StagingPaths.of(self.rules, self.settings)
 
     @property
-    def staging(self) -> Objects:
-        return Objects.at(self.places.staging, self.settings)
+    def staging(self) -> ObjectStore:
+        return ObjectStore.at(self.places.staging, self.settings)
 
     @property
-    def quarantine(self) -> Objects:
-        return Objects.at(self.places.quarantine, self.settings)
+    def quarantine(self) -> ObjectStore:
+        return ObjectStore.at(self.places.quarantine, self.settings)
 
     def table(self) -> Table:
         return open_catalog(self.settings).load_table(self.rules.identifier)
 
-    def run(self, hours: Iterable[str]) -> Cleaned:
+    def run(self, hours: Iterable[str]) -> CleanupReport:
         removed: list[FileReport] = []
         kept: dict[str, str] = {}
         files = merged_files(self.places, self.settings, self.table(), hours)
@@ -69,10 +69,10 @@ class Cleanup:
             kept.pop(report.key, None)  # of an earlier version
         for key, reason in kept.items():
             self.say(f"{key} stays in staging: {reason}")
-        return Cleaned(tuple(report.key for report in removed), sum(report.size for report in removed), kept)
+        return CleanupReport(tuple(report.key for report in removed), sum(report.size for report in removed), kept)
 
     def _tell_if_versions_are_not_looked_at(self) -> None:
-        if not looks_at_versions(Objects.at(self.places.state, self.settings)):
+        if not looks_at_versions(ObjectStore.at(self.places.state, self.settings)):
             self.say(
                 "this store does not compare etags when it deletes: a file that is delivered again under its name in "
                 "the moment before its deletion would be lost. Let producers write every file under a new name."
@@ -117,7 +117,7 @@ class Cleanup:
         except (ObjectChanged, ObjectMissing):
             kept[report.key] = REPLACED
             return False
-        Objects.at(self.places.archive, self.settings).write(versioned_name(report), content)
+        ObjectStore.at(self.places.archive, self.settings).write(versioned_name(report), content)
         return True
 
     def _why_not_set_aside(self, report: FileReport, set_aside: set[str]) -> str | None:
@@ -138,8 +138,8 @@ class Cleanup:
         return None
 
 
-def clean_up(rules: MergeRules, settings: Settings, hours: Iterable[str], say: Callable[[str], None]) -> Cleaned:
-    return Cleanup(rules, settings, say).run(hours)
+def clean_up(rules: MergeRules, settings: Settings, hours: Iterable[str], say: Callable[[str], None]) -> CleanupReport:
+    return StagingCleanup(rules, settings, say).run(hours)
 
 
 def why_unproven(file: MergedFile, table: Table) -> str:
@@ -149,7 +149,7 @@ def why_unproven(file: MergedFile, table: Table) -> str:
     return f"snapshots have expired, and whether its merge was rolled back cannot be told any more. {again}"
 
 
-def rows_set_aside(quarantine: Objects, report: FileReport) -> int | None:
+def rows_set_aside(quarantine: ObjectStore, report: FileReport) -> int | None:
     """How many rows without a key are in quarantine; None if they cannot be read."""
     stored = quarantine.stat(rejects_name(report))
     if stored is None:

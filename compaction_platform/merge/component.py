@@ -9,15 +9,15 @@ from pydantic import AfterValidator, Field, model_validator
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.component_base import (
+    ComponentBase,
     Cron,
-    Declaration,
     Duration,
     Name,
     SecondReader,
     as_timedelta,
 )
-from compaction_platform.lake.dagster.maintenance_config import TableCare
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable, Namespace, Need
+from compaction_platform.lake.dagster.maintenance_config import MaintenanceConfig
+from compaction_platform.lake.dagster.provisioning import IcebergTable, Namespace, Prerequisite, TableColumn
 from compaction_platform.lake.iceberg.types import arrow_schema
 from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField
 from compaction_platform.merge.dagster.assets import cleaned_asset, merge_assets, merge_job
@@ -70,7 +70,7 @@ Hour = Annotated[str, AfterValidator(_hour)]
 Transform = Annotated[str, AfterValidator(_transform)]
 
 
-class Source(dg.Model, dg.Resolvable):
+class StagingSource(dg.Model, dg.Resolvable):
     """Where producers put files."""
 
     uri: Annotated[
@@ -102,7 +102,7 @@ class DeclaredColumn(dg.Model, dg.Resolvable):
     ] = "attribute"
 
 
-class Target(dg.Model, dg.Resolvable):
+class MergeTarget(dg.Model, dg.Resolvable):
     """The Iceberg table."""
 
     namespace: Annotated[Name, Field(description="Iceberg namespace.")] = "silver"
@@ -124,11 +124,11 @@ class Freshness(dg.Model, dg.Resolvable):
     fail_after: Annotated[Duration | None, Field(description="Fail when the newest event is older, e.g. 1d.")] = None
 
 
-class MergedTable(Declaration):
+class MergedTable(ComponentBase):
     """Staging Parquet files become one Iceberg table, one row for each key, the newest."""
 
-    source: Annotated[Source, Field(description="Where producers put files.")]
-    table: Annotated[Target, Field(description="The Iceberg table.")]
+    source: Annotated[StagingSource, Field(description="Where producers put files.")]
+    table: Annotated[MergeTarget, Field(description="The Iceberg table.")]
     key: Annotated[
         list[str], Field(description="Columns that identify a row; default: those of role key.", default_factory=list)
     ]
@@ -176,7 +176,7 @@ class MergedTable(Declaration):
     ] = None
     freshness: Annotated[Freshness | None, Field(description="How old the newest event may be.")] = None
     maintenance: Annotated[
-        TableCare | None,
+        MaintenanceConfig | None,
         Field(description="Keep the table healthy, as a MaintainedTable does; {} for the defaults."),
     ] = None
 
@@ -271,11 +271,11 @@ class MergedTable(Declaration):
             second_reader=self.second_reader,
         )
 
-    def columns(self) -> tuple[Column, ...]:
-        declared = tuple(Column(column.name, column.type, column.doc) for column in self.table.columns)
+    def columns(self) -> tuple[TableColumn, ...]:
+        declared = tuple(TableColumn(column.name, column.type, column.doc) for column in self.table.columns)
         origin = (
-            Column(FILE_COLUMN, "string", "The staged file this row came from."),
-            Column(ROW_COLUMN, "long", "The row's position in that file."),
+            TableColumn(FILE_COLUMN, "string", "The staged file this row came from."),
+            TableColumn(ROW_COLUMN, "long", "The row's position in that file."),
         )
         return (*declared, *origin)
 
@@ -288,10 +288,10 @@ class MergedTable(Declaration):
             properties=TABLE_PROPERTIES,
         )
 
-    def maintained(self) -> tuple[str, TableCare] | None:
+    def maintained(self) -> tuple[str, MaintenanceConfig] | None:
         return None if self.maintenance is None else (f"{self.table.namespace}.{self.table.name}", self.maintenance)
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> list[Prerequisite]:
         staging = GlueParquetTable(
             database="bronze",
             name=f"staging_{self.table.name}",

@@ -72,12 +72,12 @@ class MergeRules:
         return tuple(dict.fromkeys((*self.key, *partitions)))
 
 
-class PlacesOverlap(CompactionError):
+class StagingPathsOverlap(CompactionError):
     """Our own files would be taken for staged ones."""
 
 
 @dataclass(frozen=True)
-class Places:
+class StagingPaths:
     """Where a table's files are kept. Ours are outside the staging area, whose rules the producer makes."""
 
     staging: str
@@ -86,7 +86,7 @@ class Places:
     archive: str
 
     @classmethod
-    def of(cls, rules: MergeRules, settings: Settings) -> "Places":
+    def of(cls, rules: MergeRules, settings: Settings) -> "StagingPaths":
         settings.require("lake_uri", purpose=f"merging {rules.full_name}")
         lake = str(settings.lake_uri).rstrip("/")
         places = cls(
@@ -97,7 +97,7 @@ class Places:
         )
         for ours in (places.state, places.quarantine, places.archive):
             if f"{ours}/".startswith(f"{places.staging}/"):
-                raise PlacesOverlap(
+                raise StagingPathsOverlap(
                     f"{places.staging} cannot be the staging area of {rules.full_name}: {ours} lies inside it."
                 )
         return places

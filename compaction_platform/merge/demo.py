@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
-from compaction_platform.lake.dagster.setup import meet_needs
+from compaction_platform.lake.dagster.setup import ensure_prerequisites
 
 if TYPE_CHECKING:
     from compaction_platform.merge.component import MergedTable
@@ -159,7 +159,7 @@ def _declared(context: DemoContext) -> "MergedTable":
     attributes["source"]["uri"] = str(context.scratch / "staging")
     attributes["table"]["name"] = TABLE
     component = MergedTable(**attributes)
-    meet_needs(component.needs(), context.settings, lambda text: None)
+    ensure_prerequisites(component.needs(), context.settings, lambda text: None)
     return component
 
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable, NeedUnmet
+from compaction_platform.lake.dagster.provisioning import IcebergTable, PrerequisiteUnmet, TableColumn
 from compaction_platform.lake.iceberg.types import arrow_schema, spark_type
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.settings import Settings
@@ -22,7 +22,7 @@ class GlueParquetTable:
 
     database: str
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     location: str  # an address, or a prefix below COMPACTION_LAKE_URI
 
     @property
@@ -40,7 +40,7 @@ class GlueParquetTable:
             return False
         except ClientError as error:
             if error.response["Error"]["Code"] != "EntityNotFoundException":
-                raise NeedUnmet(f"{self.description}: {error}") from error
+                raise PrerequisiteUnmet(f"{self.description}: {error}") from error
         with suppress(client.exceptions.AlreadyExistsException):
             client.create_database(DatabaseInput={"Name": self.database})
         client.create_table(DatabaseName=self.database, TableInput=self._input(settings))

@@ -14,11 +14,11 @@ from pyiceberg.table import Table
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.merge.config import MergeRules, StagingPaths
 from compaction_platform.merge.intake.hour_manifest import (
-    Manifest,
-    Receipt,
+    HourManifest,
+    MergeReceipt,
     batch_of,
     manifests_of,
     receipts_of,
@@ -26,13 +26,13 @@ from compaction_platform.merge.intake.hour_manifest import (
     snapshots_in_main,
     staged_batches,
 )
-from compaction_platform.merge.intake.intake import Intake, RowsFor, TakenIn
+from compaction_platform.merge.intake.intake import Intake, IntakeResult, RowsFor
 from compaction_platform.merge.plan.staged_hours import Batch, StagedFile
 from compaction_platform.merge.publish.merger import Merged, Merger, merged_batches
 from compaction_platform.settings import Settings
 
 
-class TableMissing(CompactionError):
+class TargetMissing(CompactionError):
     """The table was never set up."""
 
 
@@ -48,7 +48,7 @@ def load_table(rules: MergeRules, settings: Settings) -> Table:
     try:
         return open_catalog(settings).load_table(rules.identifier)
     except NoSuchTableError as missing:
-        raise TableMissing(f"table {rules.full_name} does not exist yet. Run the job `setup` once.") from missing
+        raise TargetMissing(f"table {rules.full_name} does not exist yet. Run the job `setup` once.") from missing
 
 
 @dataclass(frozen=True)
@@ -57,20 +57,20 @@ class MergeRun:
 
     rules: MergeRules
     settings: Settings
-    spread: Callable[[], Spread]
+    spread: Callable[[], ParallelMap]
     run_id: str = ""
     dry_run: bool = False
     again: bool = False
     say: Callable[[str], None] = lambda text: None
 
     @property
-    def places(self) -> Places:
-        return Places.of(self.rules, self.settings)
+    def places(self) -> StagingPaths:
+        return StagingPaths.of(self.rules, self.settings)
 
     def table(self) -> Table:
         return load_table(self.rules, self.settings)
 
-    def take_in(self, hours: Iterable[str]) -> "Outcome":
+    def take_in(self, hours: Iterable[str]) -> "MergeOutcome":
         """Bronze alone: read what arrived in these hours, leave manifests."""
         began = time.monotonic()
         staged = staged_batches(self.rules, self.places, self.settings, hours)
@@ -80,27 +80,27 @@ class MergeRun:
         if to_read:
             read = self._read(to_read, self.table(), "nobody")
             manifests |= read.manifests
-        return Outcome(dict(sorted(manifests.items())), None, time.monotonic() - began)
+        return MergeOutcome(dict(sorted(manifests.items())), None, time.monotonic() - began)
 
-    def take_in_and_merge(self, hours: Iterable[str]) -> "Outcome":
+    def take_in_and_merge(self, hours: Iterable[str]) -> "MergeOutcome":
         """Bronze and Silver together: every file is read once."""
         return self._merge(staged_batches(self.rules, self.places, self.settings, hours), strict=False)
 
-    def merge(self, hours: Iterable[str]) -> "Outcome":
+    def merge(self, hours: Iterable[str]) -> "MergeOutcome":
         """Silver alone: merge what the last intake of each hour found sound."""
         return self._merge([self._last_intake(hour) for hour in sorted(hours)], strict=True)
 
-    def _merge(self, staged: "Sequence[Batch | IntakeBatch]", *, strict: bool) -> "Outcome":
+    def _merge(self, staged: "Sequence[Batch | IntakeBatch]", *, strict: bool) -> "MergeOutcome":
         began = time.monotonic()
         table = self.table()
         known = set() if self.again else merged_batches(table)
         known_in = table.metadata.current_snapshot_id  # a later one need not have them, after a roll back
-        manifests: dict[str, Manifest] = {}
+        manifests: dict[str, HourManifest] = {}
         plan: dict[str, Batch | IntakeBatch] = {}
         for batch in staged:
             if not batch.files:
                 self.say(f"hour {batch.hour} has no files; nothing to do")
-                manifests[batch.hour] = Manifest(batch.hour, batch.digest, ())
+                manifests[batch.hour] = HourManifest(batch.hour, batch.digest, ())
             elif (batch.hour, batch.digest) in known and (manifest := self._earlier_manifest(batch)):
                 self.say(f"hour {batch.hour} was merged before; nothing to do")
                 manifests[batch.hour] = manifest
@@ -119,7 +119,7 @@ class MergeRun:
                 merged = merger.merge(read.taken, digests, dry_run=self.dry_run)
             finally:
                 read.taken.release()
-        outcome = Outcome(dict(sorted(manifests.items())), merged, time.monotonic() - began, tuple(sorted(plan)))
+        outcome = MergeOutcome(dict(sorted(manifests.items())), merged, time.monotonic() - began, tuple(sorted(plan)))
         if not self.dry_run:
             self._write_receipts(outcome, table, known_in)
         return outcome
@@ -138,8 +138,8 @@ class MergeRun:
             raise
 
     def _written_down(
-        self, batches: "Sequence[Batch | IntakeBatch]", taken: TakenIn, *, strict: bool
-    ) -> dict[str, Manifest]:
+        self, batches: "Sequence[Batch | IntakeBatch]", taken: IntakeResult, *, strict: bool
+    ) -> dict[str, HourManifest]:
         """A manifest for each hour."""
         changed = [report for report in taken.reports if report.fate != "sound"]
         if strict and changed:
@@ -156,28 +156,28 @@ class MergeRun:
                 shelf.put(manifest.hour, manifest.digest, manifest.to_json())
         return manifests
 
-    def _earlier_manifest(self, batch: "Batch | IntakeBatch") -> Manifest | None:
+    def _earlier_manifest(self, batch: "Batch | IntakeBatch") -> HourManifest | None:
         if isinstance(batch, IntakeBatch):
             return batch.manifest
         if self.again:
             return None
         text = manifests_of(self.places, self.settings).get(batch.hour, batch.digest)
-        return Manifest.from_json(text) if text is not None else None
+        return HourManifest.from_json(text) if text is not None else None
 
     def _last_intake(self, hour: str) -> "IntakeBatch":
         shelf = manifests_of(self.places, self.settings)
         for digest in shelf.names(hour):
             text = shelf.get(hour, digest)
             if text is not None:
-                return IntakeBatch(Manifest.from_json(text))
+                return IntakeBatch(HourManifest.from_json(text))
         (staged,) = staged_batches(self.rules, self.places, self.settings, [hour])
         if not staged.files:
-            return IntakeBatch(Manifest(hour, staged.digest, ()))
+            return IntakeBatch(HourManifest(hour, staged.digest, ()))
         raise NoIntake(
             f"hour {hour} was never taken in. Materialize bronze/{self.rules.table} for it, or both together."
         )
 
-    def _write_receipts(self, outcome: "Outcome", table: Table, known_in: int | None) -> None:
+    def _write_receipts(self, outcome: "MergeOutcome", table: Table, known_in: int | None) -> None:
         """What the sensor and the cleanup look at. Main's history says the same, until snapshots expire."""
         assert outcome.merged is not None  # noqa: S101 (for the type checker)
         shelf = receipts_of(self.places, self.settings)
@@ -187,8 +187,8 @@ class MergeRun:
                 continue
             was_read = hour in outcome.planned
             snapshot = outcome.merged.snapshot_id if was_read else known_in
-            receipt = Receipt(manifest.digest, short_uuid(table), snapshot)
-            known = [] if was_read else [Receipt.from_name(name) for name in shelf.names(hour)]
+            receipt = MergeReceipt(manifest.digest, short_uuid(table), snapshot)
+            known = [] if was_read else [MergeReceipt.from_name(name) for name in shelf.names(hour)]
             if not any(each.is_for(receipt) and each.snapshot_id in in_main for each in known):
                 shelf.put(hour, receipt.name, json.dumps({"run_id": self.run_id}))
 
@@ -197,7 +197,7 @@ class MergeRun:
 class IntakeBatch:
     """An hour as an earlier intake saw it: its digest covers all files, its files are the sound ones."""
 
-    manifest: Manifest
+    manifest: HourManifest
 
     @property
     def hour(self) -> str:
@@ -214,20 +214,20 @@ class IntakeBatch:
 
 @dataclass(frozen=True)
 class Read:
-    taken: TakenIn
-    manifests: dict[str, Manifest]
+    taken: IntakeResult
+    manifests: dict[str, HourManifest]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MergeOutcome:
     """What a run found and did. `merged` is None where only the intake was asked for."""
 
-    manifests: Mapping[str, Manifest]
+    manifests: Mapping[str, HourManifest]
     merged: Merged | None
     seconds: float
     planned: tuple[str, ...] = field(default=())
 
     @property
-    def read(self) -> list[Manifest]:
+    def read(self) -> list[HourManifest]:
         """The manifests of the hours that were read in this run."""
         return [self.manifests[hour] for hour in self.planned]

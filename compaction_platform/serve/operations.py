@@ -7,17 +7,17 @@ from functools import cached_property, singledispatchmethod
 from typing import TYPE_CHECKING, Any
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.maintain import job as maintain
-from compaction_platform.maintain.job import MaintainRun, Maintenance
-from compaction_platform.maintain.plan.file_groups import Policy
+from compaction_platform.maintain.job import MaintainRun, TableMaintenance
+from compaction_platform.maintain.plan.file_groups import RewritePolicy
 from compaction_platform.maintain.plan.partition_filter import FilterInvalid
 from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
 from compaction_platform.serve.http import models
 from compaction_platform.serve.http.errors import InvalidFilter, InvalidRequest, LakeUnavailable, RequestTooLarge
 from compaction_platform.serve.tables.queries import Queries
 from compaction_platform.serve.tables.table_writer import Writes
-from compaction_platform.serve.tables.tenant_tables import Tables, Where
+from compaction_platform.serve.tables.tenant_tables import TableRef, TenantTables
 from compaction_platform.settings import Profile, Settings
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 @dataclass
 class Service:
     settings: Settings
-    spread: Callable[[], Spread]
+    spread: Callable[[], ParallelMap]
     session: Callable[[], Any]
     say: Callable[[str], None] = lambda text: None
-    tables: Tables = field(init=False)
+    tables: TenantTables = field(init=False)
     writes: Writes = field(init=False)
     queries: Queries = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
-        self.tables = Tables(settings, timedelta(hours=settings.serve_undo_hours))
+        self.tables = TenantTables(settings, timedelta(hours=settings.serve_undo_hours))
         self.writes = Writes(settings, self.tables, settings.serve_group_ms / 1000)
         self.queries = Queries(settings.serve_max_rows, settings.serve_query_seconds)
 
@@ -57,14 +57,14 @@ class Service:
         most = self.settings.serve_max_records
         if len(request.records) > most:
             raise RequestTooLarge(f"at most {most:,} records in one request; send them in several.")
-        where = Where.of(request)
+        where = TableRef.of(request)
         done = self.writes.write(where, request.records, request.request_id)
         written = models.Written(records_written=done.records, snapshot=done.snapshot, repeated=done.repeated)
         if done.repeated or done.number % self.check_interval:
             return written
         return self._advised(where, written)
 
-    def _advised(self, where: Where, written: models.Written) -> models.Written:
+    def _advised(self, where: TableRef, written: models.Written) -> models.Written:
         """From the table's metadata. The write is done; if they cannot be read now, there is no advice."""
         try:
             health = self._maintain(where).health(look=self.writes.look(where))
@@ -76,16 +76,16 @@ class Service:
 
     @answer.register
     def _query(self, request: models.Query) -> models.Rows:
-        page = self.queries.page(self.tables.load(Where.of(request)), request)
+        page = self.queries.page(self.tables.load(TableRef.of(request)), request)
         return models.Rows(records=page.records, snapshot=page.snapshot, cursor=page.cursor)
 
     @answer.register
     def _compact(self, request: models.Compact) -> models.CompactResult:
-        where = Where.of(request)
+        where = TableRef.of(request)
         self.tables.load(where)
         try:
             report = self._maintain(where).run(
-                maintain.Request(
+                maintain.MaintenanceRequest(
                     force=request.force,
                     target_file_size_mb=request.target_file_size_mb,
                     max_files=request.max_files,
@@ -96,7 +96,7 @@ class Service:
             )
         except FilterInvalid as invalid:
             raise InvalidFilter(str(invalid)) from None
-        except maintain.RequestInvalid as invalid:
+        except maintain.MaintenanceRequestInvalid as invalid:
             raise InvalidRequest(str(invalid)) from None
         stats = models.CompactStats(**report.figures())
         if report.committed:
@@ -112,21 +112,21 @@ class Service:
 
     @answer.register
     def _describe(self, request: models.DescribeTable) -> models.Description:
-        return _description(request.table, self.tables.load(Where.of(request)))
+        return _description(request.table, self.tables.load(TableRef.of(request)))
 
     @answer.register
     def _drop(self, request: models.DropTable) -> models.Dropped:
-        until = self.tables.drop(Where.of(request))
+        until = self.tables.drop(TableRef.of(request))
         return models.Dropped(table=request.table, restorable_until=until.isoformat().replace("+00:00", "Z"))
 
     @answer.register
     def _restore(self, request: models.RestoreTable) -> models.Restored:
-        self.tables.restore(Where.of(request))
+        self.tables.restore(TableRef.of(request))
         return models.Restored(table=request.table)
 
-    def _maintain(self, where: Where) -> MaintainRun:
-        policy = Policy(min_files=MIN_FILES[Profile(self.settings.profile)])
-        rules = Maintenance(where.called, where.name, policy, check_interval=self.check_interval)
+    def _maintain(self, where: TableRef) -> MaintainRun:
+        policy = RewritePolicy(min_files=MIN_FILES[Profile(self.settings.profile)])
+        rules = TableMaintenance(where.called, where.name, policy, check_interval=self.check_interval)
         return MaintainRun(rules, self.settings, self.spread, self.session, self.say)
 
     def require_reachable(self) -> None:
@@ -139,7 +139,7 @@ class Service:
             raise LakeUnavailable("the catalog does not answer.") from error
 
 
-def _conflicts(report: maintain.Report) -> str:
+def _conflicts(report: maintain.MaintenanceReport) -> str:
     return "; ".join(report.conflicts.values()) or "there is nothing to do"
 
 

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from compaction_platform.archive.jobs.rebuild_ledger import RebuildRun
 from compaction_platform.archive.ledger.ledger import Ledger
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform_tests.archive.scene import NAMES, Scene
 
 LEDGER = (
@@ -70,4 +70,4 @@ def carry_over(source: Scene, target: Scene) -> None:
 
 
 def rebuilding(scene: Scene) -> RebuildRun:
-    return RebuildRun(scene.archive, scene.settings, lambda: Spread(None, 2), scene.said.append, owner="a person")
+    return RebuildRun(scene.archive, scene.settings, lambda: ParallelMap(None, 2), scene.said.append, owner="a person")

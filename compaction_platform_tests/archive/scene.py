@@ -14,13 +14,13 @@ from psycopg import sql
 
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.chain.finality import FinalityRule
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.jobs.archive_range import Archived, ArchiveRun
 from compaction_platform.archive.jobs.purge_range import PurgeRun
 from compaction_platform.archive.ledger.ledger import Ledger
-from compaction_platform.archive.ledger.range_version import Version
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.archive.ledger.range_version import RangeVersion
+from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 
 NAMES = ("blocks", "transactions", "logs")
@@ -42,9 +42,9 @@ CREATE TABLE {schema}.logs (
 """
 
 
-def datasets(schema: str) -> tuple[Dataset, ...]:
+def datasets(schema: str) -> tuple[ArchivedTable, ...]:
     return (
-        Dataset(
+        ArchivedTable(
             "blocks",
             (schema, "blocks"),
             ("block_number",),
@@ -52,7 +52,7 @@ def datasets(schema: str) -> tuple[Dataset, ...]:
             parent_hash="parent_hash",
             time="block_time",
         ),
-        Dataset(
+        ArchivedTable(
             "transactions",
             (schema, "transactions"),
             ("block_number", "transaction_index"),
@@ -60,7 +60,7 @@ def datasets(schema: str) -> tuple[Dataset, ...]:
             counted_by="transaction_count",
             dense=True,
         ),
-        Dataset("logs", (schema, "logs"), ("block_number", "log_index"), hash="block_hash", dense=True),
+        ArchivedTable("logs", (schema, "logs"), ("block_number", "log_index"), hash="block_hash", dense=True),
     )
 
 
@@ -86,7 +86,7 @@ class Scene:
             "purge": True,
             **archive,
         }
-        self.archive = Archive(
+        self.archive = ArchivedChain(
             self.chain_id,
             f"{place or 'cold'}/{self.schema}",
             datasets(self.schema),
@@ -148,8 +148,8 @@ class Scene:
     # ------------------------------------------------------------ the cold side
 
     @property
-    def store(self) -> Objects:
-        return Objects.at(self.settings.place(self.archive.uri), self.settings)
+    def store(self) -> ObjectStore:
+        return ObjectStore.at(self.settings.place(self.archive.uri), self.settings)
 
     def all_keys(self) -> list[str]:
         return sorted(stored.key for stored in self.store.list())
@@ -170,7 +170,7 @@ class Scene:
             rows += [tuple(plain(value) for value in row.values()) for row in table.to_pylist()]
         return rows
 
-    def version(self, blocks: BlockRange) -> Version | None:
+    def version(self, blocks: BlockRange) -> RangeVersion | None:
         return self.ledger.live(blocks)
 
     def states(self, blocks: BlockRange) -> list[str]:
@@ -178,11 +178,11 @@ class Scene:
 
     # ------------------------------------------------------------ runs
 
-    def run(self, spread: Spread | None = None, **changes: Any) -> ArchiveRun:
+    def run(self, spread: ParallelMap | None = None, **changes: Any) -> ArchiveRun:
         return ArchiveRun(
             replace(self.archive, **changes),
             self.settings,
-            lambda: spread or Spread(None, 2),
+            lambda: spread or ParallelMap(None, 2),
             self.said.append,
             owner=f"run {next(NUMBERS)}",
         )

@@ -11,8 +11,8 @@ import pytest
 
 from compaction_platform.archive.chain.block_range import BlockRange, RangeInvalid
 from compaction_platform.archive.chain.source import SourceUnfit
-from compaction_platform.archive.chain.status import due_ranges, look
-from compaction_platform.archive.cold.manifest import Manifest, ManifestUnreadable
+from compaction_platform.archive.chain.status import chain_status, due_ranges
+from compaction_platform.archive.cold.manifest import RangeManifest, RangeManifestUnreadable
 from compaction_platform.archive.cold.publish import ForeignFile
 from compaction_platform.archive.cold.read import hot_and_cold
 from compaction_platform.archive.hot.columns import TypeRefused
@@ -26,9 +26,9 @@ from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, block_h
 pytestmark = pytest.mark.integration
 
 
-def manifest(scene: Scene, dataset: str, key: str = "10-20") -> Manifest:
+def manifest(scene: Scene, dataset: str, key: str = "10-20") -> RangeManifest:
     name = f"{scene.chain_id}/{dataset}/range={key}/_manifest.json"
-    return Manifest.from_bytes(bytes(scene.store.read(name)), name)
+    return RangeManifest.from_bytes(bytes(scene.store.read(name)), name)
 
 
 def test_a_final_range_becomes_files_that_any_reader_sees(scene: Scene) -> None:
@@ -107,8 +107,8 @@ def test_a_manifest_with_an_unknown_field_is_refused(scene: Scene) -> None:
     scene.archived(10, 20)
     content = json.loads(manifest(scene, "blocks").to_bytes())
     content["compressed_with"] = "hope"
-    with pytest.raises(ManifestUnreadable, match="compressed_with"):
-        Manifest.from_bytes(json.dumps(content).encode(), "it")
+    with pytest.raises(RangeManifestUnreadable, match="compressed_with"):
+        RangeManifest.from_bytes(json.dumps(content).encode(), "it")
 
 
 # ---------------------------------------------------------------- refusals
@@ -354,17 +354,17 @@ def test_a_foreign_file_is_never_touched(scene: Scene) -> None:
 
 
 def test_a_copy_that_the_store_changes_is_noticed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction_platform.lake.storage.object_store import Objects
+    from compaction_platform.lake.storage.object_store import ObjectStore
 
-    real = Objects.read
+    real = ObjectStore.read
 
-    def flip(store: Objects, key: str, etag: str | None = None) -> Any:
+    def flip(store: ObjectStore, key: str, etag: str | None = None) -> Any:
         content = bytearray(real(store, key, etag))
         if "/logs/" in key and "part-" in key:
             content[len(content) // 2] ^= 1
         return bytes(content)
 
-    monkeypatch.setattr(Objects, "read", flip)
+    monkeypatch.setattr(ObjectStore, "read", flip)
     with pytest.raises(CopyFailed, match=CopyDiffers.__name__):
         scene.archived(10, 20)
 
@@ -373,7 +373,7 @@ def test_ranges_keep_their_size_when_range_size_is_changed(scene: Scene) -> None
     scene.archived(10, 20)
     bigger = scene.run(range_size=20)
     assert bigger.range_of("10-20") == RANGE
-    standing = look(bigger.archive, scene.url)
+    standing = chain_status(bigger.archive, scene.url)
     assert [blocks.key for blocks in standing.missing] == ["0-10"], "what is left of 0-20"
     assert [blocks.key for blocks in due_ranges(bigger.archive, standing)] == ["0-10", "10-20"], "one to be purged"
     assert bigger.range_of("0-10") == BlockRange(0, 10)

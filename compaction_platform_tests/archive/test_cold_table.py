@@ -6,7 +6,7 @@ import pytest
 
 from compaction_platform.archive.cold.iceberg_table import ColdTableUnfit
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import Scene, comparable
 
@@ -32,7 +32,7 @@ def files(settings: Settings, scene: Scene, dataset: str) -> set[str]:
 
 
 def test_sql_engines_see_whole_ranges_from_the_files_as_they_lie(spark: Any, settings: Settings, scene: Scene) -> None:
-    scene.run(Spread(spark, 2)).run(scene.archive.range_of("10-20"))
+    scene.run(ParallelMap(spark, 2)).run(scene.archive.range_of("10-20"))
     scene.archived(20, 30)
     inside = [row for row in scene.hot("logs") if 10 <= row[1] < 30]
     assert sorted(in_spark(spark, settings, scene, "block_number, log_index")) == [row[1:3] for row in inside]

@@ -15,7 +15,7 @@ from compaction_platform.archive.jobs.purge_range import PurgeRun
 from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.cli import app
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -59,7 +59,7 @@ def test_what_a_person_decides_about_a_chain(chain: Any, settings: Settings) -> 
     assert "final: up to block 10072" in told("status", "10143")
     assert "final, not archived" in told("status", "10143")
     archive, _ = _archive(CHAIN)
-    ArchiveRun(archive, settings, lambda: Spread(None, 2)).run(RANGE)
+    ArchiveRun(archive, settings, lambda: ParallelMap(None, 2)).run(RANGE)
     assert "not purged until" in told("withhold", "10143", RANGE.key, "--because", "an [/odd] reason")
     assert "purge withheld: an [/odd] reason" in told("status", "10143")
     assert "counts as any other again" in told("believe", "10143", RANGE.key)

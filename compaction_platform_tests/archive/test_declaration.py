@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from compaction_platform.archive.chain.block_range import BlockRange, uncovered
-from compaction_platform.archive.chain.continuity import Link, problems_of
+from compaction_platform.archive.chain.continuity import BlockLink, problems_of
 from compaction_platform.archive.chain.cuts import cut
-from compaction_platform.archive.cold.paths import Place
+from compaction_platform.archive.cold.paths import RangePaths
 from compaction_platform.archive.component import ColdRanges, DeclaredFinality, HotTable
 
 pytestmark = pytest.mark.unit
@@ -89,7 +89,7 @@ def test_cuts_cover_the_range_between_blocks_near_the_wished_size(rows: list[tup
 
 @given(st.integers(1, 30), st.data())
 def test_any_damage_to_a_chain_is_seen(length: int, data: st.DataObject) -> None:
-    chain = [Link(number, f"h{number}", f"h{number - 1}") for number in range(100, 100 + length)]
+    chain = [BlockLink(number, f"h{number}", f"h{number - 1}") for number in range(100, 100 + length)]
     blocks = BlockRange(100, 100 + length)
     assert problems_of(blocks, chain, gaps_allowed=False) == []
     place = data.draw(st.integers(0, length - 1))
@@ -98,8 +98,8 @@ def test_any_damage_to_a_chain_is_seen(length: int, data: st.DataObject) -> None
     damaged = {
         "removed": [*chain[:place], *chain[place + 1 :]],
         "doubled": [*chain[: place + 1], *chain[place:]],
-        "other parent": [*chain[:place], Link(link.number, link.hash, "x"), *chain[place + 1 :]],
-        "other hash": [*chain[:place], Link(link.number, "x", link.parent), *chain[place + 1 :]],
+        "other parent": [*chain[:place], BlockLink(link.number, link.hash, "x"), *chain[place + 1 :]],
+        "other hash": [*chain[:place], BlockLink(link.number, "x", link.parent), *chain[place + 1 :]],
     }[damage]
     seen = problems_of(blocks, damaged, gaps_allowed=False)
     at_an_edge = (damage == "other parent" and place == 0) or (damage == "other hash" and place == length - 1)
@@ -116,7 +116,7 @@ def test_what_others_leave_of_a_range(others: list[tuple[int, int]]) -> None:
 
 
 def test_only_visible_files_look_like_parquet() -> None:
-    place = Place("1", "logs", BlockRange(0, 10))
+    place = RangePaths("1", "logs", BlockRange(0, 10))
     assert place.visible("part-0.parquet").endswith(".parquet")
     for hidden in (place.staged(7, "part-0.parquet"), place.superseded(1, "part-0.parquet")):
         assert not hidden.endswith(".parquet")

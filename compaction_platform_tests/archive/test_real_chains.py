@@ -15,11 +15,11 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.continuity import Link, problems_of
+from compaction_platform.archive.chain.continuity import BlockLink, problems_of
 from compaction_platform.archive.chain.finality import FinalityRule
 from compaction_platform.archive.chain.reorg import look_for_reorgs
 from compaction_platform.archive.chain.source import SourceUnfit
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.jobs.archive_range import CopyFailed, NotFinal
 from compaction_platform.archive.jobs.purge_range import ColdFileDiffers, HotRowsDiffer
 from compaction_platform.settings import Settings
@@ -31,7 +31,7 @@ BLOCKS, TRANSACTIONS, LOGS = "blocks", "transactions", "logs"
 class RealChain(Scene):
     """Tables of a real chain's shape instead of the made-up one's."""
 
-    def __init__(self, settings: Settings, tables: dict[str, str], datasets: tuple[Dataset, ...]) -> None:
+    def __init__(self, settings: Settings, tables: dict[str, str], datasets: tuple[ArchivedTable, ...]) -> None:
         super().__init__(settings)
         self.execute("DROP TABLE TABLES.blocks, TABLES.transactions, TABLES.logs")
         for name, columns in tables.items():
@@ -54,8 +54,10 @@ class RealChain(Scene):
 # ---------------------------------------------------------------- Ethereum
 
 ETHEREUM = (
-    Dataset(BLOCKS, ("", ""), ("number",), block="number", hash="hash", parent_hash="parent_hash", time="timestamp"),
-    Dataset(
+    ArchivedTable(
+        BLOCKS, ("", ""), ("number",), block="number", hash="hash", parent_hash="parent_hash", time="timestamp"
+    ),
+    ArchivedTable(
         TRANSACTIONS,
         ("", ""),
         ("block_number", "transaction_index"),
@@ -63,7 +65,7 @@ ETHEREUM = (
         counted_by="transaction_count",
         dense=True,
     ),
-    Dataset(LOGS, ("", ""), ("block_number", "log_index"), hash="block_hash", dense=True),
+    ArchivedTable(LOGS, ("", ""), ("block_number", "log_index"), hash="block_hash", dense=True),
 )
 ETHEREUM_TABLES = {
     BLOCKS: "number bigint, hash text, parent_hash text, timestamp bigint, transaction_count int, gas_used bigint, "
@@ -158,8 +160,8 @@ def test_a_cold_file_of_ethereum_with_another_row_stops_the_purge(ethereum: Real
 # ---------------------------------------------------------------- Bitcoin
 
 BITCOIN = (
-    Dataset(BLOCKS, ("", ""), ("height",), block="height", hash="hash", parent_hash="parent", time="time"),
-    Dataset(TRANSACTIONS, ("", ""), ("height", "place"), block="height", hash="block", counted_by="transactions"),
+    ArchivedTable(BLOCKS, ("", ""), ("height",), block="height", hash="hash", parent_hash="parent", time="time"),
+    ArchivedTable(TRANSACTIONS, ("", ""), ("height", "place"), block="height", hash="block", counted_by="transactions"),
 )
 BITCOIN_TABLES = {
     BLOCKS: "height int, hash bytea, parent bytea, time int, transactions int",
@@ -236,9 +238,9 @@ def cases(shared_data: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from json.loads(file.read_text()).items()
 
 
-def header(block: dict[str, Any]) -> Link:
+def header(block: dict[str, Any]) -> BlockLink:
     told = block["blockHeader"]
-    return Link(int(told["number"], 16), told["hash"], told["parentHash"])
+    return BlockLink(int(told["number"], 16), told["hash"], told["parentHash"])
 
 
 def canonical(case: dict[str, Any], upto: int | None = None) -> list[dict[str, Any]]:
@@ -281,8 +283,10 @@ def test_every_labelled_fork_is_judged_by_its_links(shared_data: Path) -> None:
 
 
 FORKED = (
-    Dataset(BLOCKS, ("", ""), ("number",), block="number", hash="hash", parent_hash="parent", time="time"),
-    Dataset(TRANSACTIONS, ("", ""), ("block", "place"), block="block", hash="block_hash", counted_by="transactions"),
+    ArchivedTable(BLOCKS, ("", ""), ("number",), block="number", hash="hash", parent_hash="parent", time="time"),
+    ArchivedTable(
+        TRANSACTIONS, ("", ""), ("block", "place"), block="block", hash="block_hash", counted_by="transactions"
+    ),
 )
 FORKED_TABLES = {
     BLOCKS: "number bigint, hash text, parent text, time timestamptz, transactions int",

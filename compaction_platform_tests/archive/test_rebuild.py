@@ -12,9 +12,9 @@ from compaction_platform.archive.cold.publish import ForeignFile, Publication
 from compaction_platform.archive.cold.read import hot_and_cold
 from compaction_platform.archive.jobs.purge_range import ColdFileDiffers, NotArchived, PurgeRun
 from compaction_platform.archive.jobs.restore_range import RestoreRun
-from compaction_platform.archive.ledger.lease import Claim
+from compaction_platform.archive.ledger.lease import RangeLease
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform_tests.archive.databases import Elsewhere, another_database, carry_over, rebuilding
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, comparable, everything_once, hot
 from compaction_platform_tests.faults.test_archive_faults import paused
@@ -206,15 +206,15 @@ def test_what_an_earlier_ledger_published_is_never_deleted_by_the_new_one(scene:
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Claim, "stage"),
+        (RangeLease, "stage"),
         (Publication, "publish"),
         (Publication, "_set_aside"),
         (Publication, "_keep"),
         (Publication, "_delete"),
         (Publication, "_copy"),
-        (Objects, "copy"),
+        (ObjectStore, "copy"),
         (Publication, "_mark"),
-        (Claim, "commit"),
+        (RangeLease, "commit"),
         (Publication, "clean_up"),
     ],
 )

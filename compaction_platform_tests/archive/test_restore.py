@@ -6,7 +6,7 @@ import pytest
 
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.chain.source import SourceUnfit
-from compaction_platform.archive.chain.status import due_ranges, look
+from compaction_platform.archive.chain.status import chain_status, due_ranges
 from compaction_platform.archive.jobs.purge_range import (
     HotRowsDiffer,
     NotArchived,
@@ -57,7 +57,7 @@ def test_a_purge_can_be_undone(scene: Scene) -> None:
     assert scene.archived(10, 20).outcome == "unchanged"
     with pytest.raises(NotArchived, match="withheld: its rows were restored"):
         scene.purge(10, 20)
-    assert due_ranges(scene.archive, look(scene.archive, scene.url)) == [BlockRange(0, 10)]
+    assert due_ranges(scene.archive, chain_status(scene.archive, scene.url)) == [BlockRange(0, 10)]
     version = scene.version(RANGE)
     assert version is not None
     scene.ledger.believe_again(version)

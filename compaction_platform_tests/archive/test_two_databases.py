@@ -8,7 +8,7 @@ import pytest
 
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.cold.ownership import Ownership, RootNotOurs
-from compaction_platform.archive.cold.paths import Place
+from compaction_platform.archive.cold.paths import RangePaths
 from compaction_platform.archive.jobs.archive_range import ArchiveRun
 from compaction_platform.archive.jobs.purge_range import PurgeRun
 from compaction_platform_tests.archive.databases import Elsewhere, another_database, carry_over
@@ -87,7 +87,7 @@ def forget_the_log(scene: Scene) -> None:
 
 
 def test_a_manifest_from_before_attempts_had_tokens_keeps_its_sha256(scene: Scene) -> None:
-    from compaction_platform.archive.cold.manifest import Manifest
+    from compaction_platform.archive.cold.manifest import RangeManifest
 
     scene.archived(10, 20)
     key = f"{scene.chain_id}/blocks/range=10-20/_manifest.json"
@@ -95,10 +95,10 @@ def test_a_manifest_from_before_attempts_had_tokens_keeps_its_sha256(scene: Scen
     assert old.pop("token")
     assert old.pop("ledger") == scene.ledger.identity()
     written = json.dumps(old, indent=1).encode()
-    manifest = Manifest.from_bytes(written, key)
+    manifest = RangeManifest.from_bytes(written, key)
     assert json.loads(manifest.to_bytes()) == old
     assert (
-        Place("1", "blocks", RANGE)
+        RangePaths("1", "blocks", RANGE)
         .staged(manifest.attempt_name, "x")
         .startswith(f"1/blocks/_attempts/10-20/{manifest.attempt}/")
     )
@@ -182,7 +182,7 @@ def test_other_bytes_under_a_files_name_are_neither_overwritten_nor_committed(
     def plant(publication: Publication, manifest: Any) -> None:
         if manifest.dataset == "logs":
             (file, *_) = manifest.files
-            key = Place(scene.archive.chain, "logs", RANGE).visible(file.name)
+            key = RangePaths(scene.archive.chain, "logs", RANGE).visible(file.name)
             planted[key] = b"x" * (file.size if size == "the same" else file.size + 1)
             scene.store.write(key, planted[key])
         real(publication, manifest)
@@ -203,7 +203,7 @@ def test_what_is_set_aside_is_compared_by_content_before_it_leaves(scene: Scene)
 
     scene.archived(10, 20)
     (key, *_) = scene.visible("logs")
-    kept = Place(scene.archive.chain, "logs", RANGE).superseded(1, key.rpartition("/")[2])
+    kept = RangePaths(scene.archive.chain, "logs", RANGE).superseded(1, key.rpartition("/")[2])
     scene.store.write(kept, b"x" * len(bytes(scene.store.read(key))))
     scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
     with pytest.raises(NotRemoved, match="is not what lies at"):

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from compaction_platform.compact.cli import app
-from compaction_platform.compact.plan.bin_packing import LATER, YOUNG, Policy
-from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.compact.plan.bin_packing import LATER, YOUNG, PackingPolicy
+from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage import prefetch
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.persisted_names import FOOTER_INPUTS
@@ -103,7 +103,7 @@ def test_outputs_are_well_made(yard: Yard) -> None:
     [
         ("stitch", {}, {}),
         ("re-encode", {"row_group_size": 100}, {}),
-        ("sort", {}, {"encoding": Encoding(sort_by=("word",))}),
+        ("sort", {}, {"encoding": WriterOptions(sort_by=("word",))}),
     ],
 )
 def test_what_the_proof_takes_is_told_apart(
@@ -185,7 +185,7 @@ def test_a_file_that_only_looks_like_ours_stops_its_own_directory_and_no_other(y
 def test_a_target_gets_all_of_the_data(yard: Yard, tmp_path: Path, originals: Any) -> None:
     """Large files and single ones, too: it is read instead of the source, not besides."""
     target = local_yard(tmp_path / "target", yard.settings)
-    policy = Policy(target_bytes=4000, max_bytes=8000, small_bytes=3000)
+    policy = PackingPolicy(target_bytes=4000, max_bytes=8000, small_bytes=3000)
     for number in range(6):
         yard.put(f"many/{number}.parquet", rows(number * 50))
     yard.put("alone/0.parquet", rows(900))
@@ -268,7 +268,7 @@ def test_rows_are_sorted_where_that_is_wanted(yard: Yard, row_group_bytes: int) 
     for number in range(4):
         yard.put(f"d/{number}.parquet", rows(number * 50))
     before = [row for directory in yard.content().values() for row in directory]
-    yard.compact(encoding=Encoding(row_group_bytes=row_group_bytes, sort_by=("word",)))
+    yard.compact(encoding=WriterOptions(row_group_bytes=row_group_bytes, sort_by=("word",)))
     (output,) = yard.outputs()
     assert yard.metadata(output).num_row_groups == (1 if row_group_bytes == 64 * MB else 2)
     expected = sorted(before, key=lambda row: (row["word"] is not None, row["word"] or ""))  # stable, as ours must be
@@ -278,7 +278,7 @@ def test_rows_are_sorted_where_that_is_wanted(yard: Yard, row_group_bytes: int) 
 def test_a_sort_column_that_no_file_has_is_an_error_and_changes_nothing(yard: Yard) -> None:
     for number in range(2):
         yard.put(f"d/{number}.parquet", rows(number * 50))
-    report = yard.compact(encoding=Encoding(sort_by=("absent",)))
+    report = yard.compact(encoding=WriterOptions(sort_by=("absent",)))
     assert "sort column absent: there is none; there are id, word" in next(iter(report.failed.values()))
     assert len(yard.files()) == 2
 
@@ -309,7 +309,7 @@ def test_a_run_over_several_prefixes_takes_no_more_files_than_it_may(yard: Yard)
     for hour in range(3):
         for number in range(3):
             yard.put(f"h={hour}/{number}.parquet", rows(number))
-    policy = replace(Policy(), max_files=5)
+    policy = replace(PackingPolicy(), max_files=5)
     surveys = yard.run(policy=policy).plan(["h=0", "h=1", "h=2"])
     assert [survey.plan.inputs for survey in surveys] == [3, 2, 0]
     assert surveys[2].why_nothing == f"3 {LATER}"

@@ -209,9 +209,9 @@ def test_an_output_that_differs_blocks_and_changes_nothing(
 ) -> None:
     here = deploy()
     put(here.yard, 5)
-    real = reencode.Output.write
+    real = reencode.ParquetOutput.write
     monkeypatch.setattr(
-        reencode.Output, "write", lambda output, groups: real(output, (rows.slice(1) for rows in groups))
+        reencode.ParquetOutput, "write", lambda output, groups: real(output, (rows.slice(1) for rows in groups))
     )
     result = here.run(f"{DAY}-05:00")
     assert not result.success

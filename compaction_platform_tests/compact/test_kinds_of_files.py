@@ -10,9 +10,9 @@ import pyarrow.parquet
 import pytest
 from pyarrow.parquet import encryption
 
-from compaction_platform.compact.plan.bin_packing import Policy
-from compaction_platform.compact.plan.listing import Listed
-from compaction_platform.compact.rewrite.read_inputs import Input
+from compaction_platform.compact.plan.bin_packing import PackingPolicy
+from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.compact.rewrite.read_inputs import SourceFile
 from compaction_platform.persisted_names import FOOTER_INPUTS
 from compaction_platform_tests.compact.yard import Yard, rows
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.unit
 
 # ---------------------------------------------------------------- schemas
 
-ANY_COLUMNS = Policy(unify="columns")
+ANY_COLUMNS = PackingPolicy(unify="columns")
 
 
 def test_columns_that_come_and_go_change_places_or_grow_wider(yard: Yard) -> None:
@@ -210,5 +210,5 @@ def test_wide_rows_are_read_a_few_at_a_time() -> None:
     wide = pyarrow.table({f"c{number}": pyarrow.array([0.0] * 5000) for number in range(1500)})
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(wide, sink)
-    largest = max(batch.nbytes for batch in Input(Listed("x", 0, ""), sink.getvalue()).decoded())
+    largest = max(batch.nbytes for batch in SourceFile(FileVersion("x", 0, ""), sink.getvalue()).decoded())
     assert largest <= 17 << 20

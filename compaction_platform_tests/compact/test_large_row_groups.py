@@ -7,15 +7,15 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.compact.audit import Audit
-from compaction_platform.compact.plan.listing import Listed
-from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.compact.audit import OutputAudit
+from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit
 
 
-ANY_IS_LARGE = Encoding(row_group_bytes=1)  # a row group of an input is one of the output
+ANY_IS_LARGE = WriterOptions(row_group_bytes=1)  # a row group of an input is one of the output
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_large_row_groups_are_copied_as_they_are(yard: Yard, options: dict[str, 
     assert file.read().num_rows == 12_000
     stored = yard.store.stat(output)
     assert stored is not None
-    audited = Audit(yard.store)(Listed(stored.key, stored.size, stored.etag, stored.last_modified))
+    audited = OutputAudit(yard.store)(FileVersion(stored.key, stored.size, stored.etag, stored.last_modified))
     assert (audited.rows, audited.problem) == (12_000, None)
 
 

@@ -11,12 +11,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.compact.plan.listing import Listed
-from compaction_platform.compact.rewrite.compatible_inputs import How, joined
+from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions, compatible_inputs
 from compaction_platform.compact.rewrite.read_inputs import fetch
-from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage import prefetch
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 
 pytestmark = pytest.mark.unit
 
@@ -24,17 +24,17 @@ MB = 1 << 20
 ROW_GROUP = 4 * MB
 
 
-def written(place: Path, files: int) -> list[Listed]:
+def written(place: Path, files: int) -> list[FileVersion]:
     """Files of a megabyte that cannot be compressed."""
     chance = random.Random(4)
     for number in range(files):
         rows = {"id": range(number * 1000, number * 1000 + 1000), "raw": [chance.randbytes(1048) for _ in range(1000)]}
         pyarrow.parquet.write_table(pyarrow.table(rows), place / f"{number:03d}.parquet", use_dictionary=["id"])
-    store = Objects(f"file://{place}")
-    return sorted(Listed(each.key, each.size, each.etag) for each in store.list())
+    store = ObjectStore(f"file://{place}")
+    return sorted(FileVersion(each.key, each.size, each.etag) for each in store.list())
 
 
-class Held(Objects):
+class Held(ObjectStore):
     """What is read is held as Python's own memory, where it is counted."""
 
     def read(self, key: str, etag: str | None = None) -> Any:
@@ -50,12 +50,12 @@ def most_memory(place: Path, files: int, most_in_memory: int) -> int:
         return alone.submit(most_memory_here, place, listed, most_in_memory).result()
 
 
-def most_memory_here(place: Path, listed: list[Listed], most_in_memory: int) -> int:
+def most_memory_here(place: Path, listed: list[FileVersion], most_in_memory: int) -> int:
     prefetch.MOST_IN_MEMORY = most_in_memory
     prefetch.MOST_ON_THE_WAY = ROW_GROUP
     tracemalloc.start()
     fetched = fetch(Held(f"file://{place}"), listed)
-    with joined(fetched.inputs, How(Encoding(row_group_bytes=ROW_GROUP)), 2, "out") as found:
+    with compatible_inputs(fetched.inputs, JoinOptions(WriterOptions(row_group_bytes=ROW_GROUP)), 2, "out") as found:
         assert found.written is not None and found.written.engine == "stitch"
         assert found.file is not None and found.file.size > len(listed) * MB
     return int(tracemalloc.get_traced_memory()[1] + pyarrow.default_memory_pool().max_memory())

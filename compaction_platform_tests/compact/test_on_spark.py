@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from compaction_platform.compact.commit.delete_inputs import Removal
+from compaction_platform.compact.commit.delete_inputs import InputDeletion
 from compaction_platform.compact.plan import reconcile
-from compaction_platform.compact.plan.own_lists import KeptByAList
+from compaction_platform.compact.plan.own_lists import FilesListedElsewhere
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import TINY, Yard, local_yard, rows
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 def yard(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Yard:
     monkeypatch.setattr("compaction_platform.compact.job.SMALL_WORK_BYTES", -1)
     monkeypatch.setattr("compaction_platform.lake.spark.parallel_map.SMALL_WORK_BYTES", -1)
-    return Yard(f"{settings.lake_uri}/yard-{secrets.token_hex(4)}", settings, lambda: Spread(spark, 2))
+    return Yard(f"{settings.lake_uri}/yard-{secrets.token_hex(4)}", settings, lambda: ParallelMap(spark, 2))
 
 
 def test_directories_on_s3_are_compacted_in_spark_tasks(yard: Yard) -> None:
@@ -51,7 +51,7 @@ def test_files_on_s3_that_a_list_above_them_names_are_refused(yard: Yard, list_n
         yard.put(f"data/dt=2026-11-01/{number}.parquet", rows(number * 50))
     yard.store.write(list_name, b"{}")
     below = Yard(f"{yard.uri}/data/dt=2026-11-01", yard.settings)
-    with pytest.raises(KeptByAList, match="Nothing was done"):
+    with pytest.raises(FilesListedElsewhere, match="Nothing was done"):
         below.compact()
     assert len(below.files()) == 3
 
@@ -62,7 +62,7 @@ def test_an_upload_to_s3_that_is_there_already_is_finished(yard: Yard, monkeypat
         yard.put(f"{number}.parquet", rows(number * 50))
     before = yard.content()
     with monkeypatch.context() as dying:  # before it removed its inputs
-        dying.setattr(Removal, "_remove_some", lambda *_: {})
+        dying.setattr(InputDeletion, "_remove_some", lambda *_: {})
         Yard(yard.uri, yard.settings).compact()
     (output,) = yard.outputs()
     assert len(yard.files()) == 5

@@ -8,10 +8,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
-from compaction_platform.lake.parquet.stitch.verify import proved
-from compaction_platform.lake.verification.fingerprint import in_order
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.verify import verify_stitched
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit
@@ -65,7 +65,10 @@ def test_odd_files_come_out_as_they_went_in(yard: Yard, shared_data: Path, copie
         assert found.num_rows == once.num_rows * copies, path.name
         for number in range(copies):
             part = found.slice(number * once.num_rows, once.num_rows)
-            assert in_order(part.to_batches(), found.schema).columns == in_order(once.to_batches(), once.schema).columns
+            assert (
+                ordered_fingerprint(part.to_batches(), found.schema).columns
+                == ordered_fingerprint(once.to_batches(), once.schema).columns
+            )
     assert {f"{name}.parquet" for name in stayed} == STAY
     assert report.failed == {}
 
@@ -112,11 +115,11 @@ def test_odd_and_corrupt_files_are_stitched_rightly_or_not_at_all(shared_data: P
     for path in paths:
         data = path.read_bytes()
         try:
-            plan = planned([data] * 3, footers_of([data] * 3), 1 << 30, fewest_rows=0)
+            plan = plan_stitch([data] * 3, footers_of([data] * 3), 1 << 30, fewest_rows=0)
             sink = io.BytesIO()
-            made = written(plan, {}, sink)
-            proved(plan, made.choices, sink.getvalue())
-        except (CannotStitch, pyarrow.ArrowException, OSError, NotImplementedError):
+            made = write_stitched(plan, {}, sink)
+            verify_stitched(plan, made.choices, sink.getvalue())
+        except (StitchUnsupported, pyarrow.ArrowException, OSError, NotImplementedError):
             continue
         done.append(path.name)
         once = read(path)
@@ -124,6 +127,9 @@ def test_odd_and_corrupt_files_are_stitched_rightly_or_not_at_all(shared_data: P
         assert found.num_rows == 3 * once.num_rows, path.name
         for number in range(3):
             part = found.slice(number * once.num_rows, once.num_rows)
-            assert in_order(part.to_batches(), found.schema).columns == in_order(once.to_batches(), once.schema).columns
+            assert (
+                ordered_fingerprint(part.to_batches(), found.schema).columns
+                == ordered_fingerprint(once.to_batches(), once.schema).columns
+            )
     assert not set(done) & {"datapage_v1-corrupt-checksum.parquet", "PARQUET-1481.parquet", "ARROW-GH-41317.parquet"}
     assert len(done) >= {"odd_parquet": 18, "corrupt_parquet": 1, "evolved_parquet/split": 40}[folder], done

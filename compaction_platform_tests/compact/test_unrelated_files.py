@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from compaction_platform.cli import app
 from compaction_platform.compact.plan import lineage
-from compaction_platform.compact.plan.bin_packing import COPIED, NOT_ALIKE, Policy
-from compaction_platform.compact.plan.own_lists import KeptByAList
+from compaction_platform.compact.plan.bin_packing import COPIED, NOT_ALIKE, PackingPolicy
+from compaction_platform.compact.plan.own_lists import FilesListedElsewhere
 from compaction_platform.compact.plan.schema_groups import differences, grouped
 from compaction_platform.lake.storage.object_store import StoreRefused
 from compaction_platform.settings import Settings
@@ -56,7 +56,7 @@ def test_tables_that_lie_in_one_directory_are_not_joined(yard: Yard) -> None:
     assert report.is_clean and len(report.made) == 8
     assert sorted(map(str, yard.content()[""])) == before, "no column was added to any row"
     assert yard.run().plan()[0].plan.is_empty
-    assert yard.compact(policy=Policy(unify="columns")).made == [], "an id alone is not enough even so"
+    assert yard.compact(policy=PackingPolicy(unify="columns")).made == [], "an id alone is not enough even so"
 
 
 def test_files_that_fit_no_other_are_tried_once_and_again_when_one_comes_that_fits(yard: Yard) -> None:
@@ -123,7 +123,9 @@ def test_files_that_something_else_lists_by_name_are_refused(yard: Yard, kind: s
     there = sorted(stored.key for stored in yard.store.list())
     inside = Yard(f"{yard.uri}/data", yard.settings) if place == "above" else yard
     for act in (lambda: inside.run().plan(), inside.compact):
-        with pytest.raises(KeptByAList, match=kind.removesuffix(" of Hadoop").removeprefix("an Iceberg")) as refused:
+        with pytest.raises(
+            FilesListedElsewhere, match=kind.removesuffix(" of Hadoop").removeprefix("an Iceberg")
+        ) as refused:
             act()
         assert "Nothing was done" in str(refused.value)
     assert sorted(stored.key for stored in yard.store.list()) == there
@@ -208,12 +210,12 @@ def test_a_half_finished_state_that_was_copied_is_refused(yard: Yard, tmp_path: 
 def test_a_store_that_tells_no_etags_is_refused(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(2):
         yard.put(f"{number}.parquet", rows(number * 50))
-    real = lineage.Objects.list
+    real = lineage.ObjectStore.list
 
     def without_etags(store: Any, prefix: str = "") -> Any:
         return (replace(stored, etag="") for stored in real(store, prefix))
 
-    monkeypatch.setattr(lineage.Objects, "list", without_etags)
+    monkeypatch.setattr(lineage.ObjectStore, "list", without_etags)
     with pytest.raises(StoreRefused, match="no etag"):
         yard.compact()
     assert len(list(Path(yard.uri).iterdir())) == 2

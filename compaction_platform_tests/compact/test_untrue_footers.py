@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.compact.audit import Audit
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.audit import OutputAudit
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     I64,
@@ -22,7 +22,7 @@ from compaction_platform.lake.parquet.thrift_compact import (
     parse,
     serialize,
 )
-from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform_tests.compact.yard import Yard, rows
 
 pytestmark = pytest.mark.unit
@@ -68,7 +68,7 @@ def test_the_check_alone_finds_a_compacted_file_with_text_that_is_no_utf8(yard: 
     yard.store.write(output, text_damaged(bytes(yard.store.read(output)), b"event-1-00300"))
     stored = yard.store.stat(output)
     assert stored is not None
-    audited = Audit(yard.store)(Listed(stored.key, stored.size, stored.etag, stored.last_modified))
+    audited = OutputAudit(yard.store)(FileVersion(stored.key, stored.size, stored.etag, stored.last_modified))
     assert audited.problem is not None
 
 
@@ -118,7 +118,7 @@ def test_what_an_untrue_footer_claims_is_not_published_again(
     for place in range(3):
         yard.put(f"{place}.parquet", rows(place * 1000, 1000), **options)
     yard.store.write("1.parquet", with_claims(bytes(yard.store.read("1.parquet")), LIES[lie]))
-    report = yard.compact(encoding=Encoding(row_group_bytes=row_group_bytes), verify=verify)
+    report = yard.compact(encoding=WriterOptions(row_group_bytes=row_group_bytes), verify=verify)
     assert report.set_aside == {}
     (output,) = yard.outputs()
     path = str(Path(yard.uri) / output)
@@ -148,7 +148,7 @@ def test_the_check_alone_finds_bounds_that_do_not_hold(yard: Yard, lie: str) -> 
 
     def audited() -> str | None:
         (stored,) = (each for each in yard.store.list() if each.key == output)
-        return Audit(yard.store)(Listed(output, stored.size, stored.etag)).problem
+        return OutputAudit(yard.store)(FileVersion(output, stored.size, stored.etag)).problem
 
     assert audited() is None
     yard.store.write(output, with_claims(bytes(yard.store.read(output)), LIES[lie]))

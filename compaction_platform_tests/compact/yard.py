@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.job import CompactRun, Directory
-from compaction_platform.compact.plan.bin_packing import OWN_NAME, Policy
-from compaction_platform.compact.report import Report
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
+from compaction_platform.compact.plan.bin_packing import OWN_NAME, PackingPolicy
+from compaction_platform.compact.report import CompactionReport
+from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.settings import Settings
 
@@ -34,11 +34,11 @@ def rows(first: int, count: int = 50, **more: Any) -> pyarrow.Table:
 class Yard:
     """A directory tree, local or on S3."""
 
-    def __init__(self, uri: str, settings: Settings, spread: Callable[[], Spread] | None = None) -> None:
+    def __init__(self, uri: str, settings: Settings, spread: Callable[[], ParallelMap] | None = None) -> None:
         self.uri, self.settings = uri, settings
-        self.store = Objects.at(uri, settings)
+        self.store = ObjectStore.at(uri, settings)
         self.said: list[str] = []
-        self.spread = spread or (lambda: Spread(None, 2))
+        self.spread = spread or (lambda: ParallelMap(None, 2))
 
     def put(self, key: str, content: pyarrow.Table | bytes, **options: Any) -> None:
         if isinstance(content, pyarrow.Table):
@@ -48,10 +48,10 @@ class Yard:
         self.store.write(key, content)
 
     def run(self, **changes: Any) -> CompactRun:
-        directory = replace(Directory(self.uri), **changes)
+        directory = replace(DirectoryConfig(self.uri), **changes)
         return CompactRun(directory, self.settings, self.spread, self.said.append)
 
-    def compact(self, **changes: Any) -> Report:
+    def compact(self, **changes: Any) -> CompactionReport:
         return self.run(**changes).run()
 
     def files(self) -> list[str]:
@@ -95,4 +95,4 @@ def local_yard(path: Path, settings: Settings) -> Yard:
     return Yard(str(path), settings)
 
 
-TINY = Policy(1 * MB, 2 * MB, MB * 3 // 4)
+TINY = PackingPolicy(1 * MB, 2 * MB, MB * 3 // 4)

@@ -22,7 +22,7 @@ from compaction_platform.embedded_lake.jars import jars_directory
 from compaction_platform.embedded_lake.postgres import postgres, postgres_binaries
 from compaction_platform.embedded_lake.processes import start
 from compaction_platform.embedded_lake.state_dir import StateDirectory, free_ports
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import settings_from
 from compaction_platform_tests.running import run_job
 
@@ -207,7 +207,7 @@ def test_all_services_come_up_healthy_and_run_the_setup_job(host: PlainHost) -> 
         {name: value for name, value in host.environment("user-code").items() if name.startswith("COMPACTION_")
          and name not in ("COMPACTION_ENV_FILE", "COMPACTION_STATE_DIR")}
     )  # fmt: skip
-    kept = [stored.key for stored in Objects.at("s3://dagster-logs", settings).list("runs")]
+    kept = [stored.key for stored in ObjectStore.at("s3://dagster-logs", settings).list("runs")]
     assert any(run_id in key for key in kept), "the log of the run is in S3"
     shown = "".join(path.read_text(errors="replace") for path in host.place.glob("*.log"))
     for secret in ("pg0secret", "s3secret0"):

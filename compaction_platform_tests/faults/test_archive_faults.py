@@ -24,12 +24,12 @@ from compaction_platform.archive.hot.snapshot import HotUnreachable
 from compaction_platform.archive.jobs.archive_range import ArchiveRun, CopyFailed
 from compaction_platform.archive.jobs.copy_file import CopyTask
 from compaction_platform.archive.jobs.purge_range import HotRowsDiffer, PurgeRun
-from compaction_platform.archive.ledger.lease import Claim, FenceLost
+from compaction_platform.archive.ledger.lease import LeaseLost, RangeLease
 from compaction_platform.archive.ledger.ledger import Ledger, RangeBusy
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.embedded_lake.postgres import postgres
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.databases import another_database
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot
@@ -58,14 +58,14 @@ from compaction_platform.archive.jobs import archive_range as archive_run
 from compaction_platform.archive.cold import publish
 from compaction_platform.archive.jobs.copy_file import CopyTask
 from compaction_platform.archive.hot.snapshot import HotUnreachable
-from compaction_platform.archive.ledger.lease import Claim
+from compaction_platform.archive.ledger.lease import RangeLease
 from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.archive.cold.publish import Publication
 from compaction_platform.archive.jobs.purge_range import PurgeRun
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.jobs.archive_range import ArchiveRun
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 
 blocks = BlockRange(10, 20)
 
@@ -89,13 +89,13 @@ points = {
     "while copying": lambda: dying_after(CopyTask, "_written", 2),
     "after copying": lambda: dying_after(ArchiveRun, "_copy"),
     "after one manifest": lambda: dying_after(archive_run, "stage_manifest"),
-    "before staged": lambda: setattr(Claim, "stage", die),
-    "after staged": lambda: dying_after(Claim, "stage"),
+    "before staged": lambda: setattr(RangeLease, "stage", die),
+    "after staged": lambda: dying_after(RangeLease, "stage"),
     "after one file was set aside": lambda: dying_after(Publication, "_set_aside", 2),
     "after one file was shown": lambda: dying_after(Publication, "_copy"),
     "after one dataset was shown": lambda: dying_after(Publication, "_show"),
-    "before committed": lambda: setattr(Claim, "commit", die),
-    "after committed": lambda: dying_after(Claim, "commit"),
+    "before committed": lambda: setattr(RangeLease, "commit", die),
+    "after committed": lambda: dying_after(RangeLease, "commit"),
     "before publishing": lambda: dying_after(publish, "clear_attempts"),
     "while cleaning up": lambda: dying_after(publish, "clear_attempts", 4),  # three before, three after
     "before purging": lambda: setattr(Ledger, "claim_purge", die),
@@ -103,12 +103,12 @@ points = {
     "in a deletion": lambda: setattr(PurgeRun, "_record", die),
     "after one file was purged": lambda: dying_after(PurgeRun, "_delete"),
     "after a dataset was purged": lambda: dying_after(PurgeRun, "_delete", 3),
-    "before purged": lambda: setattr(Claim, "purged", die),
-    "after purged": lambda: dying_after(Claim, "purged"),
+    "before purged": lambda: setattr(RangeLease, "purged", die),
+    "after purged": lambda: dying_after(RangeLease, "purged"),
 }
 def work(point, archive, settings):
     points[point]()
-    ArchiveRun(archive, settings, lambda: Spread(None, 1), owner="to be killed").run(blocks)
+    ArchiveRun(archive, settings, lambda: ParallelMap(None, 1), owner="to be killed").run(blocks)
     PurgeRun(archive, settings, owner="to be killed").run(blocks)
 
 # Everything is imported and nothing opened: a fork of this process is as good as a new one, and there at once.
@@ -250,10 +250,10 @@ def paused(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        (Claim, "stage"),
+        (RangeLease, "stage"),
         (Publication, "_copy"),
-        (Objects, "copy"),
-        (Claim, "commit"),
+        (ObjectStore, "copy"),
+        (RangeLease, "commit"),
         (Publication, "clean_up"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_purge_that_was_paused_longer_than_its_lease_deletes_nothing_later(
             scene.expire_leases()
             scene.purge(10, 20)
             scene.execute(f"INSERT INTO TABLES.logs VALUES ({scene.chain_id}, 14, 0, 'written again by the indexer')")
-            assert isinstance(finish(), FenceLost)
+            assert isinstance(finish(), LeaseLost)
             assert len([row for row in scene.hot("logs") if row[1] == 14]) == 1
             scene.execute("DELETE FROM TABLES.logs WHERE block_number = 14")
     everything_once(scene, expected)
@@ -519,7 +519,7 @@ def test_postgres_restarts_during_copy_commit_and_purge(tmp_path: Path, monkeypa
         with pytest.raises((CopyFailed, HotUnreachable)):
             scene.archived(10, 20)
         scene.expire_leases()
-        before(monkeypatch, Claim, "commit", lambda: restart_slowly(lake, keeper))
+        before(monkeypatch, RangeLease, "commit", lambda: restart_slowly(lake, keeper))
         assert scene.archived(10, 20).outcome == "archived"
         everything_once(scene, expected)
         before(monkeypatch, PurgeRun, "_record", lambda: restart(lake, keeper))
@@ -632,7 +632,7 @@ def test_a_store_that_fails_while_publishing_is_finished_later(scene: Scene, mon
     from compaction_platform.lake.storage.object_store import StoreRefused
 
     expected = hot(scene)
-    real = Objects.copy
+    real = ObjectStore.copy
     calls = [0]
 
     def refuse(*arguments: Any, **named: Any) -> None:
@@ -641,7 +641,7 @@ def test_a_store_that_fails_while_publishing_is_finished_later(scene: Scene, mon
             raise StoreRefused("out of order")
         real(*arguments, **named)
 
-    monkeypatch.setattr(Objects, "copy", refuse)
+    monkeypatch.setattr(ObjectStore, "copy", refuse)
     with pytest.raises(StoreRefused):
         scene.archived(10, 20)
     assert scene.states(RANGE) == ["staged"]

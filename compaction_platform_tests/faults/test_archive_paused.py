@@ -12,9 +12,9 @@ from compaction_platform.archive.jobs import archive_range, purge_range
 from compaction_platform.archive.jobs.archive_range import ArchiveRun
 from compaction_platform.archive.jobs.purge_range import PurgeRun
 from compaction_platform.archive.jobs.restore_range import RestoreRun
-from compaction_platform.archive.ledger.lease import FenceLost, Withheld
+from compaction_platform.archive.ledger.lease import LeaseLost, Withheld
 from compaction_platform.archive.ledger.ledger import Ledger, RangeBusy
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot
 from compaction_platform_tests.archive.test_purge import partitioned
@@ -102,7 +102,7 @@ def test_marks_that_are_put_back_late_do_not_replace_those_of_a_newer_version(
 ) -> None:
     scene.archived(10, 20)
     scene.store.delete([f"{scene.chain_id}/logs/range=10-20/_SUCCESS"])
-    owner: Any = archive_range if name == "mark_again" else Objects
+    owner: Any = archive_range if name == "mark_again" else ObjectStore
     with paused(owner, name, monkeypatch) as start:
         finish = start(lambda: scene.archived(10, 20))
         scene.expire_leases()
@@ -120,7 +120,7 @@ def test_files_of_superseded_versions_that_are_deleted_late_are_only_those(
     change(scene, "changed")
     scene.archived(10, 20)
     scene.execute("UPDATE compaction.archive_versions SET superseded_at = now() - interval '8 days'")
-    with paused(Objects, "delete", monkeypatch) as start:
+    with paused(ObjectStore, "delete", monkeypatch) as start:
         finish = start(scene.run()._forget_expired)
         change(scene, "changed again")
         scene.archived(10, 20)
@@ -138,7 +138,7 @@ def test_attempts_that_are_cleared_late_are_only_those_that_were_over(
         dying.setattr(ArchiveRun, "_publish", _die)
         scene.archived(10, 20)
     scene.expire_leases()
-    with paused(Objects, "delete", monkeypatch) as start:
+    with paused(ObjectStore, "delete", monkeypatch) as start:
         finish = start(lambda: scene.archived(10, 20))
         scene.expire_leases()
         scene.archived(10, 20)
@@ -207,7 +207,7 @@ def test_a_restore_that_is_paused_inserts_nothing_twice(scene: Scene, monkeypatc
         finish = start(lambda: RestoreRun(scene.archive, scene.settings, owner="one").run(RANGE))
         scene.expire_leases()
         RestoreRun(scene.archive, scene.settings, owner="two").run(RANGE)
-        assert isinstance(finish(), FenceLost)
+        assert isinstance(finish(), LeaseLost)
     assert hot(scene) == expected
     assert scene.states(RANGE) == ["committed"]
 
@@ -263,6 +263,6 @@ def test_a_copy_that_was_paused_is_not_committed_over_what_was_purged_meanwhile(
         scene.expire_leases()
         scene.execute("UPDATE TABLES.logs SET data = '\\x0064617461' WHERE block_number = 14")
         scene.purge(10, 20)
-        assert isinstance(finish(), FenceLost)
+        assert isinstance(finish(), LeaseLost)
     everything_once(scene, expected)
     assert scene.archived(10, 20).outcome == "kept"

@@ -20,15 +20,15 @@ from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.compact.commit.decisions import Decisions
 from compaction_platform.compact.job import CompactRun
 from compaction_platform.compact.plan import reconcile
-from compaction_platform.compact.plan.bin_packing import Bin
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.bin_packing import FileGroup
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite import reencode, rewrite_bin
-from compaction_platform.compact.rewrite.compatible_inputs import How
-from compaction_platform.compact.rewrite.read_inputs import Fetched, Input
-from compaction_platform.compact.rewrite.rewrite_bin import Rewrite
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.storage.object_store import ObjectExists, Objects, StoreRefused
+from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions
+from compaction_platform.compact.rewrite.read_inputs import FetchedInputs, SourceFile
+from compaction_platform.compact.rewrite.rewrite_bin import CompactGroup
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectStore, StoreRefused
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 
@@ -62,12 +62,12 @@ import os, signal, sys
 from compaction_platform.compact.rewrite import reencode
 from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.compact.rewrite import rewrite_bin
-from compaction_platform.compact.commit.delete_inputs import Removal
-from compaction_platform.compact.rewrite.rewrite_bin import Rewrite
-from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.commit.delete_inputs import InputDeletion
+from compaction_platform.compact.rewrite.rewrite_bin import CompactGroup
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
 from compaction_platform.settings import Settings
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 
 uri, point = sys.argv[1:]
 
@@ -85,19 +85,19 @@ if point == "before reading":
 elif point == "after reading":
     reencode.write = die
 elif point == "after writing":
-    Rewrite._commit = die
+    CompactGroup._commit = die
 elif point == "while uploading":
     os.link = os.replace = die
 elif point == "after uploading":
-    Rewrite._commit = dying_after(Rewrite._commit)
+    CompactGroup._commit = dying_after(CompactGroup._commit)
 elif point == "before removing":
-    Removal._remove_some = die
+    InputDeletion._remove_some = die
 elif point == "while removing":
     delete_inputs.CHUNK = 3
-    Removal._remove_some = dying_after(Removal._remove_some)
+    InputDeletion._remove_some = dying_after(InputDeletion._remove_some)
 elif point == "after removing":
-    Rewrite._finish = dying_after(Rewrite._finish)
-CompactRun(Directory(uri), Settings(_env_file=None), lambda: Spread(None, 1)).run()
+    CompactGroup._finish = dying_after(CompactGroup._finish)
+CompactRun(DirectoryConfig(uri), Settings(_env_file=None), lambda: ParallelMap(None, 1)).run()
 """
 
 
@@ -171,11 +171,11 @@ def test_no_memory_and_no_room_damage_no_file(
         raise trouble
 
     with monkeypatch.context() as patch:
-        patch.setattr(reencode.stitch, "write", raising(CannotStitch))
+        patch.setattr(reencode.stitch, "write", raising(StitchUnsupported))
         if place == "decoded":
-            patch.setattr(Input, "decoded", fail)
+            patch.setattr(SourceFile, "decoded", fail)
         else:
-            patch.setattr(reencode.Output, "write", fail)
+            patch.setattr(reencode.ParquetOutput, "write", fail)
         report = yard.compact()
     assert report.made == [] and report.set_aside == {}
     assert yard.notes() == {}
@@ -188,16 +188,16 @@ def test_a_file_that_wants_more_memory_than_there_is_does_not_stop_the_others(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A damaged footer may ask for any amount of it."""
-    real = Input.decoded
+    real = SourceFile.decoded
 
-    def decoded(self: Input) -> Any:
+    def decoded(self: SourceFile) -> Any:
         if self.file.name == "3.parquet":
             raise MemoryError
         return real(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reencode.stitch, "write", raising(CannotStitch))
-        patch.setattr(Input, "decoded", decoded)
+        patch.setattr(reencode.stitch, "write", raising(StitchUnsupported))
+        patch.setattr(SourceFile, "decoded", decoded)
         report = yard.compact()
     assert [len(each.made_of.inputs) for each in report.made] == [7]
     assert "memory ran out" in report.made[0].changed["h=1/3.parquet"]
@@ -221,13 +221,13 @@ def test_trash_is_kept_for_as_long_as_its_declaration_said(yard: Yard, monkeypat
 
 
 def test_an_upload_whose_answer_is_lost(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Objects.create_from
+    real = ObjectStore.create_from
 
-    def lost(self: Objects, key: str, data: Any) -> None:
+    def lost(self: ObjectStore, key: str, data: Any) -> None:
         real(self, key, data)
         raise StoreRefused("the connection was closed")
 
-    monkeypatch.setattr(Objects, "create_from", lost)
+    monkeypatch.setattr(ObjectStore, "create_from", lost)
     report = yard.compact()
     assert "the connection was closed" in next(iter(report.failed.values()))
     assert len(yard.files()) == 9, "nobody knows whether it was stored: nothing is removed"
@@ -240,13 +240,13 @@ def test_an_upload_whose_answer_is_lost(yard: Yard, monkeypatch: pytest.MonkeyPa
 
 def test_an_upload_that_the_library_tries_twice(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first attempt was stored and its answer lost; the second is told that the file exists."""
-    real = Objects.create_from
+    real = ObjectStore.create_from
 
-    def twice(self: Objects, key: str, data: Any) -> None:
+    def twice(self: ObjectStore, key: str, data: Any) -> None:
         real(self, key, data)
         raise ObjectExists(key)
 
-    monkeypatch.setattr(Objects, "create_from", twice)
+    monkeypatch.setattr(ObjectStore, "create_from", twice)
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))
     monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
     assert yard.compact().failed == {}
@@ -257,13 +257,13 @@ def test_an_upload_that_the_library_tries_twice(yard: Yard, monkeypatch: pytest.
 def test_another_file_of_that_name_is_not_taken_for_ours(yard: Yard) -> None:
     (planned,) = yard.run().plan()[0].plan.bins
 
-    def put_before(self: Rewrite, made_of: Bin, output: Any) -> None:
+    def put_before(self: CompactGroup, made_of: FileGroup, output: Any) -> None:
         yard.put(planned.output, rows(5000))
         real(self, made_of, output)
 
-    real = Rewrite._commit
+    real = CompactGroup._commit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rewrite, "_commit", put_before)
+        patch.setattr(CompactGroup, "_commit", put_before)
         report = yard.compact()
     assert "has other rows" in report.failed[planned.output]
     assert len(yard.files()) == 9
@@ -272,14 +272,14 @@ def test_another_file_of_that_name_is_not_taken_for_ours(yard: Yard) -> None:
 def test_originals_that_cannot_be_removed_are_reported_and_removed_by_the_next_run(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Objects.delete_versions
+    real = ObjectStore.delete_versions
 
-    def refuse(self: Objects, versions: Iterable[tuple[str, str]]) -> dict[str, str]:
+    def refuse(self: ObjectStore, versions: Iterable[tuple[str, str]]) -> dict[str, str]:
         some = list(versions)
         refused = {key: "access denied" for key, _ in some if key.endswith(("/3.parquet", "/5.parquet"))}
         return refused | real(self, [(key, etag) for key, etag in some if key not in refused])
 
-    monkeypatch.setattr(Objects, "delete_versions", refuse)
+    monkeypatch.setattr(ObjectStore, "delete_versions", refuse)
     assert set(yard.compact().not_removed) == {"h=1/3.parquet", "h=1/5.parquet"}
     yard.put("h=1/8.parquet", rows(400))
     yard.put("h=1/9.parquet", rows(450))
@@ -312,7 +312,12 @@ def interrupted(monkeypatch: pytest.MonkeyPatch, place: Any, step: str, act: Cal
 
 @pytest.mark.parametrize(
     ("place", "step"),
-    [(reencode, "write"), (Rewrite, "_commit"), (Rewrite, "_finish"), (delete_inputs.Removal, "_remove_some")],
+    [
+        (reencode, "write"),
+        (CompactGroup, "_commit"),
+        (CompactGroup, "_finish"),
+        (delete_inputs.InputDeletion, "_remove_some"),
+    ],
     ids=["write", "commit", "finish", "remove"],
 )
 @pytest.mark.parametrize("late", [0, 2], ids=["the same plan", "another plan"])
@@ -362,22 +367,26 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
     dies: bool,
 ) -> None:
     target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
-    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    removal = delete_inputs.Removal(originals_are, datetime.now(UTC))
-    work = Rewrite(yard.store, target.store, How(Encoding()), removal)
-    ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
+    files = sorted(
+        FileVersion(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list()
+    )
+    removal = delete_inputs.InputDeletion(originals_are, datetime.now(UTC))
+    work = CompactGroup(yard.store, target.store, JoinOptions(WriterOptions()), removal)
+    ours, theirs = (FileGroup(tuple(files[number] for number in group), 128) for group in groups)
 
     def other() -> None:
         with contextlib.ExitStack() as until_dead:
             if dies:
                 patch = until_dead.enter_context(pytest.MonkeyPatch.context())
-                patch.setattr(Rewrite, "_finish", raising(Dead))
+                patch.setattr(CompactGroup, "_finish", raising(Dead))
                 until_dead.enter_context(contextlib.suppress(Dead))
             work(theirs)
 
-    place: Any = {"fetch": rewrite_bin, "remove": delete_inputs.Removal, "_remove_some": delete_inputs.Removal}.get(
-        step, Rewrite
-    )
+    place: Any = {
+        "fetch": rewrite_bin,
+        "remove": delete_inputs.InputDeletion,
+        "_remove_some": delete_inputs.InputDeletion,
+    }.get(step, CompactGroup)
     happened = interrupted(monkeypatch, place, step, other)
     work(ours)
     assert happened == ([] if originals_are == "keep" and step == "_remove_some" else [step])
@@ -405,7 +414,7 @@ class Sleeper:
         self.slept_before: str | None = None
         self._left, self._a_day, self._is_watching = number, a_day, True
         for name in CHANGES:
-            monkeypatch.setattr(Objects, name, self._watched(name, getattr(Objects, name)))
+            monkeypatch.setattr(ObjectStore, name, self._watched(name, getattr(ObjectStore, name)))
 
     def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
@@ -444,19 +453,26 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
     """Another run has files of it in an output of its own. While this one sleeps, further runs finish, a day later,
     what both have left to do."""
     target = local_yard(tmp_path / "target", yard.settings) if elsewhere else yard
-    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    work = Rewrite(yard.store, target.store, How(Encoding()), delete_inputs.Removal(originals_are, datetime.now(UTC)))
-    ours, theirs = (Bin(tuple(files[number] for number in group), 128) for group in groups)
-    real_commit, real_finish = Rewrite._commit, Rewrite._finish
+    files = sorted(
+        FileVersion(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list()
+    )
+    work = CompactGroup(
+        yard.store,
+        target.store,
+        JoinOptions(WriterOptions()),
+        delete_inputs.InputDeletion(originals_are, datetime.now(UTC)),
+    )
+    ours, theirs = (FileGroup(tuple(files[number] for number in group), 128) for group in groups)
+    real_commit, real_finish = CompactGroup._commit, CompactGroup._finish
     left_to_do: list[Callable[[], Any]] = []
 
-    def only_commit(self: Rewrite, *arguments: Any) -> Any:
+    def only_commit(self: CompactGroup, *arguments: Any) -> Any:
         left_to_do.append(lambda: real_finish(self, *arguments))
         raise Dead
 
     def commit_other() -> None:
         with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Dead):
-            patch.setattr(Rewrite, "_finish", only_commit)
+            patch.setattr(CompactGroup, "_finish", only_commit)
             work(theirs)
 
     days: list[int] = []
@@ -473,15 +489,15 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
         run_later()  # one only: the next would take the output along into a larger one
         assert {row["id"] for row in all_rows(yard, target)} == set(range(400))
 
-    def committed_before(self: Rewrite, made_of: Bin, output: Any) -> bool:
-        monkeypatch.setattr(Rewrite, "_commit", real_commit)
+    def committed_before(self: CompactGroup, made_of: FileGroup, output: Any) -> bool:
+        monkeypatch.setattr(CompactGroup, "_commit", real_commit)
         sleeper.others_at_work(commit_other)
         if other_one == "has looked before":
             sleeper.others_at_work(left_to_do.pop())
         return real_commit(self, made_of, output)
 
     if other_one.endswith("before"):
-        monkeypatch.setattr(Rewrite, "_commit", committed_before)
+        monkeypatch.setattr(CompactGroup, "_commit", committed_before)
     monkeypatch.setattr(CompactRun, "now", lambda self: datetime.now(UTC) + timedelta(days=sum(days)))
     sleeper = Sleeper(monkeypatch, place, a_day)
     with contextlib.suppress(rewrite_bin.OutputsConflict):
@@ -502,7 +518,7 @@ def test_an_output_whose_inputs_are_being_removed_cannot_be_withdrawn_any_more(
     answers: list[bool] = []
     happened = interrupted(
         monkeypatch,
-        delete_inputs.Removal,
+        delete_inputs.InputDeletion,
         "_remove_some",
         lambda: answers.append(Decisions(yard.store).withdraw(yard.outputs()[0])),
     )
@@ -513,9 +529,11 @@ def test_an_output_whose_inputs_are_being_removed_cannot_be_withdrawn_any_more(
 
 def test_an_output_that_was_withdrawn_never_has_that_name_again(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever withdrew it may delete it at any time: what is made of the same files later has another name."""
-    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    work = Rewrite(yard.store, yard.store, How(Encoding()), delete_inputs.Removal("delete"))
-    planned = Bin(tuple(files), 128)
+    files = sorted(
+        FileVersion(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list()
+    )
+    work = CompactGroup(yard.store, yard.store, JoinOptions(WriterOptions()), delete_inputs.InputDeletion("delete"))
+    planned = FileGroup(tuple(files), 128)
     Decisions(yard.store).withdraw(planned.output)
     made = work(planned)
     assert made.output is not None and made.output != planned.output
@@ -557,8 +575,8 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
     monkeypatch.setattr(delete_inputs, "CHUNK", 3)
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=1))
     monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
-    real = Rewrite.__call__
-    real_chunk = delete_inputs.Removal._remove_some
+    real = CompactGroup.__call__
+    real_chunk = delete_inputs.InputDeletion._remove_some
     deaths: list[str] = []
 
     def die_after_a_chunk(*arguments: Any) -> Any:
@@ -568,13 +586,13 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
             raise Dead
         return {}
 
-    def attempts(self: Rewrite, *arguments: Any) -> Any:
+    def attempts(self: CompactGroup, *arguments: Any) -> Any:
         with contextlib.suppress(Dead):
             return real(self, *arguments)
         return real(self, *arguments)
 
-    monkeypatch.setattr(delete_inputs.Removal, "_remove_some", die_after_a_chunk)
-    monkeypatch.setattr(Rewrite, "__call__", attempts)
+    monkeypatch.setattr(delete_inputs.InputDeletion, "_remove_some", die_after_a_chunk)
+    monkeypatch.setattr(CompactGroup, "__call__", attempts)
     report = yard.compact()
     assert deaths == ["died"]
     assert report.is_clean
@@ -584,21 +602,23 @@ def test_a_task_that_is_repeated_after_it_removed_some(yard: Yard, monkeypatch: 
 
 def test_what_an_output_was_made_of_is_known_when_it_is_taken_along(yard: Yard) -> None:
     """A slow run comes late with a file whose rows have moved on, twice."""
-    files = sorted(Listed(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list())
-    work = Rewrite(yard.store, yard.store, How(Encoding()), delete_inputs.Removal("delete"))
-    late = Bin(tuple(files[1:3]), 128)
+    files = sorted(
+        FileVersion(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list()
+    )
+    work = CompactGroup(yard.store, yard.store, JoinOptions(WriterOptions()), delete_inputs.InputDeletion("delete"))
+    late = FileGroup(tuple(files[1:3]), 128)
     kept = rewrite_bin.fetch(yard.store, late.inputs)
-    work(Bin(tuple(files[:2]), 128))
+    work(FileGroup(tuple(files[:2]), 128))
     (first,) = [
-        Listed(stored.key, stored.size, stored.etag, stored.last_modified)
+        FileVersion(stored.key, stored.size, stored.etag, stored.last_modified)
         for stored in yard.store.list()
         if "compacted" in stored.key
     ]
-    work(Bin((first, *files[6:]), 128))
+    work(FileGroup((first, *files[6:]), 128))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rewrite_bin, "fetch", lambda *arguments: kept)
         assert "taken back" in work(late).reason
-        patch.setattr(Rewrite, "_finish", raising(Dead))
+        patch.setattr(CompactGroup, "_finish", raising(Dead))
         with contextlib.suppress(Dead):
             work(late)
     for _ in range(2):
@@ -669,7 +689,7 @@ def test_files_that_appear_or_are_replaced_before_they_are_read(yard: Yard, monk
 
 def test_a_file_that_is_replaced_while_it_is_compacted(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written from its old version is taken back."""
-    happened = interrupted(monkeypatch, Rewrite, "_finish", lambda: yard.put("h=1/3.parquet", rows(3000)))
+    happened = interrupted(monkeypatch, CompactGroup, "_finish", lambda: yard.put("h=1/3.parquet", rows(3000)))
     report = yard.compact()
     assert happened == ["_finish"]
     assert (report.made, yard.outputs()) == ([], [])
@@ -685,20 +705,20 @@ def test_an_output_that_vanishes_leaves_its_inputs(yard: Yard, monkeypatch: pyte
             (Path(yard.uri) / key).unlink()
 
     for step in ("_finish", "_commit"):
-        monkeypatch.setattr(Rewrite, "_commit", Rewrite._commit)
-        real = Rewrite._commit
+        monkeypatch.setattr(CompactGroup, "_commit", CompactGroup._commit)
+        real = CompactGroup._commit
 
-        def commit(self: Rewrite, *arguments: Any, real: Any = real) -> Any:
+        def commit(self: CompactGroup, *arguments: Any, real: Any = real) -> Any:
             answer = real(self, *arguments)
             vanish()
             return answer
 
-        monkeypatch.setattr(Rewrite, "_commit", commit)
+        monkeypatch.setattr(CompactGroup, "_commit", commit)
         report = yard.compact()
         assert "is gone as soon as it was made" in next(iter(report.failed.values())), step
         every_row_once(yard)
         monkeypatch.undo()
-    happened = interrupted(monkeypatch, delete_inputs.Removal, "_remove_some", vanish)
+    happened = interrupted(monkeypatch, delete_inputs.InputDeletion, "_remove_some", vanish)
     monkeypatch.setattr(delete_inputs, "CHUNK", 3)
     assert len(yard.compact().not_removed) == 5, "the second chunk and the third were not removed any more"
     assert happened == ["_remove_some"]
@@ -706,16 +726,16 @@ def test_an_output_that_vanishes_leaves_its_inputs(yard: Yard, monkeypatch: pyte
 
 def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delete_inputs, "CHUNK", 4)
-    real = delete_inputs.Removal._remove_some
+    real = delete_inputs.InputDeletion._remove_some
     calls: list[int] = []
 
-    def replace_later(removal: Any, store: Objects, files: Any) -> dict[str, str]:
+    def replace_later(removal: Any, store: ObjectStore, files: Any) -> dict[str, str]:
         calls.append(len(files))
         if len(calls) == 2:
             yard.put("h=1/6.parquet", rows(6000))
         return real(removal, store, files)
 
-    monkeypatch.setattr(delete_inputs.Removal, "_remove_some", replace_later)
+    monkeypatch.setattr(delete_inputs.InputDeletion, "_remove_some", replace_later)
     yard.compact()
     assert calls == [4, 4]
     every_row_once(yard, rows(6000))
@@ -728,13 +748,13 @@ def test_a_deletion_asks_again_right_before(yard: Yard, monkeypatch: pytest.Monk
 def test_output_that_differs_is_never_published(
     yard: Yard, monkeypatch: pytest.MonkeyPatch, sort_by: tuple[str, ...]
 ) -> None:
-    real = reencode.Output.write
+    real = reencode.ParquetOutput.write
 
     def lose_a_row(output: Any, row_groups: Any) -> None:
         real(output, (rows.slice(1) for rows in row_groups))
 
-    monkeypatch.setattr(reencode.Output, "write", lose_a_row)
-    report = yard.compact(encoding=Encoding(sort_by=sort_by))
+    monkeypatch.setattr(reencode.ParquetOutput, "write", lose_a_row)
+    report = yard.compact(encoding=WriterOptions(sort_by=sort_by))
     assert "are not those that were read" in next(iter(report.failed.values()))
     assert (len(yard.files()), yard.outputs()) == (8, [])
     every_row_once(yard)
@@ -743,10 +763,10 @@ def test_output_that_differs_is_never_published(
 def test_what_is_fetched_is_the_version_that_was_listed(yard: Yard) -> None:
     stored = yard.store.stat("h=1/0.parquet")
     assert stored is not None
-    listed = Listed("h=1/0.parquet", stored.size, stored.etag)
+    listed = FileVersion("h=1/0.parquet", stored.size, stored.etag)
     yard.put("h=1/0.parquet", rows(77))
     found = rewrite_bin.fetch(yard.store, [listed])
-    assert isinstance(found, Fetched)
+    assert isinstance(found, FetchedInputs)
     assert found.inputs == ()
     assert "not the version that was listed" in found.changed["h=1/0.parquet"]
     assert (Path(yard.uri) / "h=1/0.parquet").exists()

@@ -100,26 +100,26 @@ def test_a_taken_port_is_said_and_new_ports_help(state: Path) -> None:
 
 def test_data_outlives_a_restart(state: Path) -> None:
     from compaction_platform.embedded_lake.embedded import EmbeddedLake
-    from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+    from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
     from compaction_platform.lake.iceberg.catalog import open_catalog
-    from compaction_platform.lake.storage.object_store import Objects
+    from compaction_platform.lake.storage.object_store import ObjectStore
 
-    table = IcebergTable("kept", "numbers", (Column("a", "long"),))
+    table = IcebergTable("kept", "numbers", (TableColumn("a", "long"),))
     with EmbeddedLake(state, spark=False) as lake:
-        Objects.at("s3://lake", lake.settings()).write("kept.txt", b"kept")
+        ObjectStore.at("s3://lake", lake.settings()).write("kept.txt", b"kept")
         assert table.meet(lake.settings())
     with EmbeddedLake(state, spark=False) as lake:
-        assert bytes(Objects.at("s3://lake", lake.settings()).read("kept.txt")) == b"kept"
+        assert bytes(ObjectStore.at("s3://lake", lake.settings()).read("kept.txt")) == b"kept"
         assert open_catalog(lake.settings()).table_exists("kept.numbers")
 
 
 def test_two_lakes_run_side_by_side(tmp_path: Path) -> None:
     from compaction_platform.embedded_lake.embedded import EmbeddedLake
-    from compaction_platform.lake.storage.object_store import Objects
+    from compaction_platform.lake.storage.object_store import ObjectStore
 
     with EmbeddedLake(tmp_path / "one", spark=False) as one, EmbeddedLake(tmp_path / "two", spark=False) as two:
-        Objects.at("s3://lake", one.settings()).write("mine.txt", b"one")
-        assert list(Objects.at("s3://lake", two.settings()).list()) == []
+        ObjectStore.at("s3://lake", one.settings()).write("mine.txt", b"one")
+        assert list(ObjectStore.at("s3://lake", two.settings()).list()) == []
 
 
 def test_a_damaged_database_directory_is_explained_and_nothing_is_left_running(state: Path) -> None:

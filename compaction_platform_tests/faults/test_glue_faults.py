@@ -15,11 +15,11 @@ import pytest
 from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.compact.glue.commit import cleanup
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog
-from compaction_platform.compact.glue.commit.swap_location import Swap
+from compaction_platform.compact.glue.commit.swap_location import LocationSwap
 from compaction_platform.compact.glue.plan.manifest import MANIFEST, SWAPPED
-from compaction_platform.compact.glue.rewrite.partition_files import Carry, Work
+from compaction_platform.compact.glue.rewrite.partition_files import PartitionTask, RewritePartition
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
@@ -69,17 +69,17 @@ from compaction_platform.compact.glue.commit import cleanup
 from compaction_platform.compact.glue import job
 from compaction_platform.compact.glue.commit import swap_location
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog
-from compaction_platform.compact.glue.plan.partition_plan import Rules
+from compaction_platform.compact.glue.plan.partition_plan import PartitionRules
 from compaction_platform.compact.glue.job import GlueRun
-from compaction_platform.compact.glue.commit.swap_location import Swap
-from compaction_platform.compact.glue.config import KeptTable
-from compaction_platform.compact.commit.delete_inputs import Removal
+from compaction_platform.compact.glue.commit.swap_location import LocationSwap
+from compaction_platform.compact.glue.config import GlueTableConfig
+from compaction_platform.compact.commit.delete_inputs import InputDeletion
 from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import load_settings
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from datetime import timedelta
 
 database, point = sys.argv[1:]
@@ -94,20 +94,20 @@ def dying_after(real):
     return call
 
 points = {
-    "before the files": (partition_files.Carry, "__call__", die),
-    "after a file": (Objects, "create_from", dying_after(Objects.create_from)),
-    "before the manifest": (Swap, "_manifest", die),
-    "after the manifest": (Swap, "_update", die),
+    "before the files": (partition_files.RewritePartition, "__call__", die),
+    "after a file": (ObjectStore, "create_from", dying_after(ObjectStore.create_from)),
+    "before the manifest": (LocationSwap, "_manifest", die),
+    "after the manifest": (LocationSwap, "_update", die),
     "before the swap": (GlueCatalog, "update", die),
     "after the swap": (GlueCatalog, "update", dying_after(GlueCatalog.update)),
-    "before its note": (Swap, "note", die),
-    "while removing": (Removal, "_remove_some", dying_after(Removal._remove_some)),
+    "before its note": (LocationSwap, "note", die),
+    "while removing": (InputDeletion, "_remove_some", dying_after(InputDeletion._remove_some)),
 }
 delete_inputs.CHUNK = 2
 owner, name, value = points[point]
 setattr(owner, name, value)
-kept = KeptTable(database, "clicks", rules=Rules(delete_originals=True, grace=timedelta()))
-GlueRun(kept, load_settings(), lambda: Spread(None, 1)).run()
+kept = GlueTableConfig(database, "clicks", rules=PartitionRules(delete_originals=True, grace=timedelta()))
+GlueRun(kept, load_settings(), lambda: ParallelMap(None, 1)).run()
 """
 
 
@@ -185,7 +185,7 @@ def once_before(operation: str, scene: Scene, do: Callable[[], None]) -> list[st
 def after_the_files(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> list[str]:
     """Do something when all new files are there, and nothing is committed yet."""
     happened: list[str] = []
-    real = Swap.commit
+    real = LocationSwap.commit
 
     def commit(*arguments: Any) -> Any:
         if not happened:
@@ -193,23 +193,23 @@ def after_the_files(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None]) -> 
             do()
         return real(*arguments)
 
-    monkeypatch.setattr(Swap, "commit", commit)
+    monkeypatch.setattr(LocationSwap, "commit", commit)
     return happened
 
 
 def test_a_partition_that_was_altered_meanwhile_is_not_swapped(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between our reading it and the swap."""
     home = scene.place(*PARTITION)
-    real = Swap._require_unchanged
+    real = LocationSwap._require_unchanged
     happened = []
 
-    def altered(self: Swap, *arguments: Any) -> None:
+    def altered(self: LocationSwap, *arguments: Any) -> None:
         real(self, *arguments)
         if not happened:
             happened.append(True)
             scene.update(*PARTITION, Parameters={"altered": "yes"})
 
-    monkeypatch.setattr(Swap, "_require_unchanged", altered)
+    monkeypatch.setattr(LocationSwap, "_require_unchanged", altered)
     report = scene.compact()
     assert happened and report.results[0].outcome == "conflict"
     assert "altered by somebody else" in report.results[0].why and not report.is_clean
@@ -256,15 +256,15 @@ def test_an_input_that_changes_before_it_is_read_prevents_the_swap(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = scene.place(*PARTITION)
-    real = Carry.__call__
+    real = RewritePartition.__call__
     happened = []
 
-    def replaced_first(self: Carry, work: Work) -> Any:
+    def replaced_first(self: RewritePartition, work: PartitionTask) -> Any:
         happened.append(True)
         scene.put(home, "part-003.parquet", clicks(900))
         return real(self, work)
 
-    monkeypatch.setattr(Carry, "__call__", replaced_first)
+    monkeypatch.setattr(RewritePartition, "__call__", replaced_first)
     (result,) = scene.compact().results
     assert happened and result.outcome == "conflict" and scene.place(*PARTITION) == home
 
@@ -305,7 +305,7 @@ def test_originals_stay_if_a_published_file_is_gone(scene: Scene, monkeypatch: p
     home = scene.place(*PARTITION)
     scene.compact(GRACE_OVER)
     place = scene.place(*PARTITION)
-    real = cleanup.Cleanup.remove_replaced
+    real = cleanup.OldVersionCleanup.remove_replaced
     happened = []
 
     def lost_first(*arguments: Any) -> Any:
@@ -314,7 +314,7 @@ def test_originals_stay_if_a_published_file_is_gone(scene: Scene, monkeypatch: p
         scene.s3.delete_object(Bucket="lake", Key=f"{place.removeprefix('s3://lake/')}/{name}")
         return real(*arguments)
 
-    monkeypatch.setattr(cleanup.Cleanup, "remove_replaced", lost_first)
+    monkeypatch.setattr(cleanup.OldVersionCleanup, "remove_replaced", lost_first)
     report = scene.compact(GRACE_OVER)
     assert happened and report.results[0].removed == 0 and len(scene.names(home)) == 6
     (problem,) = scene.compact(GRACE_OVER).problems.values()
@@ -478,16 +478,16 @@ def test_a_version_that_was_published_after_all_is_not_removed(scene: Scene, mon
     slow = scene.run(only_look)
     monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
     late: list[Any] = []
-    real = Swap._update
+    real = LocationSwap._update
 
-    def looked_at_first(self: Swap, *arguments: Any) -> None:
+    def looked_at_first(self: LocationSwap, *arguments: Any) -> None:
         late.append(slow.plan())  # it sees a directory with a manifest that nothing leads to
         real(self, *arguments)
 
-    monkeypatch.setattr(Swap, "_update", looked_at_first)
+    monkeypatch.setattr(LocationSwap, "_update", looked_at_first)
     assert scene.compact().results[0].outcome == "compacted"
     (surveyed,) = late[0]
-    assert cleanup.Cleanup(slow.swap).remove_leftovers(surveyed, frozenset(), slow.now())[0] == 0
+    assert cleanup.OldVersionCleanup(slow.swap).remove_leftovers(surveyed, frozenset(), slow.now())[0] == 0
     is_finished(scene)
 
 
@@ -522,7 +522,12 @@ def test_a_late_file_is_not_copied_to_a_location_that_was_replaced(scene: Scene)
 
 # ---------------------------------------------------------------- a process that sleeps for a day
 
-CHANGES = [(Objects, "create"), (Objects, "create_from"), (Objects, "delete_versions"), (GlueCatalog, "update")]
+CHANGES = [
+    (ObjectStore, "create"),
+    (ObjectStore, "create_from"),
+    (ObjectStore, "delete_versions"),
+    (GlueCatalog, "update"),
+]
 
 
 class Sleeper:
@@ -636,9 +641,9 @@ def test_a_run_that_removes_leftovers_and_sleeps_for_a_day_loses_nothing(
 ) -> None:
     """They are those of a run that was held up right before it published them, and does so while the other sleeps."""
     rest: list[Callable[[], None]] = []
-    real = Swap._update
+    real = LocationSwap._update
 
-    def held_up(self: Swap, surveyed: Any, before: Any, manifest: Any) -> None:
+    def held_up(self: LocationSwap, surveyed: Any, before: Any, manifest: Any) -> None:
         def go_on() -> None:
             real(self, surveyed, before, manifest)
             self._confirm(before, manifest)
@@ -647,7 +652,7 @@ def test_a_run_that_removes_leftovers_and_sleeps_for_a_day_loses_nothing(
         raise ConnectionError("held up")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Swap, "_update", held_up)
+        patched.setattr(LocationSwap, "_update", held_up)
         assert scene.compact().results[0].outcome == "failed"
     monkeypatch.setattr(cleanup, "ABANDONED_AFTER", AT_ONCE)
     published: list[str] = []

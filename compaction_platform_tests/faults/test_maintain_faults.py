@@ -12,11 +12,11 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.maintain.job import OrphanRules, Request
-from compaction_platform.maintain.operations.commit_groups import Compaction
-from compaction_platform.maintain.operations.rewrite_data_files import OutputDiffers, Rewrite
-from compaction_platform.maintain.operations.rollback import CannotUndo
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.maintain.job import MaintenanceRequest, OrphanRules
+from compaction_platform.maintain.operations.commit_groups import GroupCommits
+from compaction_platform.maintain.operations.rewrite_data_files import OutputDiffers, RewriteGroup
+from compaction_platform.maintain.operations.rollback import CannotRollBack
 from compaction_platform.maintain.operations.verify_rows import missing_files, rows_differ
 from compaction_platform.settings import Settings
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
@@ -41,12 +41,12 @@ def scene(settings: Settings, spark: Any) -> Scene:
 SCRIPT = """
 import os, pickle, signal, sys
 from compaction_platform.lake.iceberg import replace_files
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.maintain.operations import commit_groups
 from compaction_platform.maintain import job
-from compaction_platform.maintain.operations.remove_orphan_files import Orphans
-from compaction_platform.maintain.operations.rewrite_data_files import Rewrite
+from compaction_platform.maintain.operations.remove_orphan_files import OrphanRemoval
+from compaction_platform.maintain.operations.rewrite_data_files import RewriteGroup
 from compaction_platform.maintain.job import MaintainRun
 from datetime import datetime, timedelta, UTC
 
@@ -64,18 +64,18 @@ def dying_after(owner, name, times=1):
     setattr(owner, name, call)
 
 points = {
-    "before anything is written": lambda: setattr(Rewrite, "_written", die),
-    "after a file was written": lambda: dying_after(Rewrite, "_stored"),
+    "before anything is written": lambda: setattr(RewriteGroup, "_written", die),
+    "after a file was written": lambda: dying_after(RewriteGroup, "_stored"),
     "after all files were written": lambda: setattr(commit_groups, "commit_change", die),
     "after the manifests were written": lambda: setattr(replace_files, "commit", die),
     "after the first commit": lambda: dying_after(commit_groups, "commit_change"),
     "after the compaction": lambda: setattr(job, "remove_dangling", die),
-    "after an orphan was copied": lambda: dying_after(Objects, "copy"),
-    "after an orphan was set aside": lambda: dying_after(Orphans, "_set_aside"),
+    "after an orphan was copied": lambda: dying_after(ObjectStore, "copy"),
+    "after an orphan was set aside": lambda: dying_after(OrphanRemoval, "_set_aside"),
 }
 def work(point, rules, settings, later):
     points[point]()
-    MaintainRun(rules, settings, lambda: Spread(None, 1), None, clock=lambda: datetime.now(UTC) + later).run()
+    MaintainRun(rules, settings, lambda: ParallelMap(None, 1), None, clock=lambda: datetime.now(UTC) + later).run()
 
 # Everything is imported and nothing opened: a fork of this process is as good as a new one, and there at once.
 while request := sys.stdin.buffer.readline():
@@ -139,7 +139,7 @@ def test_whatever_is_killed_the_rows_are_there_and_the_next_run_goes_on(
 
 @pytest.mark.parametrize("point", ["after an orphan was copied", "after an orphan was set aside"])
 def test_a_death_while_orphans_are_set_aside(scene: Scene, point: str, workers: "subprocess.Popen[str]") -> None:
-    store = Objects.at(scene.table.location(), scene.settings)
+    store = ObjectStore.at(scene.table.location(), scene.settings)
     for number in range(3):
         store.write(f"data/country=de/orphan-{number}.parquet", b"left over")
     rules = replace(ORPHANS, quarantined_for=timedelta(hours=48))
@@ -157,16 +157,16 @@ def test_a_death_while_orphans_are_set_aside(scene: Scene, point: str, workers: 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None], times: int = 1) -> list[int]:
     """Let a writer commit after the files were rewritten and before they are committed."""
     happened: list[int] = []
-    real = Compaction._commit
+    real = GroupCommits._commit
 
-    def interrupted(self: Compaction, *arguments: Any) -> Any:
+    def interrupted(self: GroupCommits, *arguments: Any) -> Any:
         if len(happened) < times:
             happened.append(1)
             act()
             self.look.table.refresh()
         return real(self, *arguments)
 
-    monkeypatch.setattr(Compaction, "_commit", interrupted)
+    monkeypatch.setattr(GroupCommits, "_commit", interrupted)
     return happened
 
 
@@ -282,7 +282,9 @@ def test_two_compactions_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) 
     scene.assert_nothing_lost()
     assert scene.files() == 2
     data = {path.rpartition("/")[2] for path in scene.look().files.data}
-    lying_there = {each.key.rpartition("/")[2] for each in Objects.at(scene.table.location(), scene.settings).list()}
+    lying_there = {
+        each.key.rpartition("/")[2] for each in ObjectStore.at(scene.table.location(), scene.settings).list()
+    }
     assert {name for name in lying_there if name.startswith("compacted-")} == data, "the loser cleaned up"
 
 
@@ -385,7 +387,7 @@ def test_an_undo_that_meets_a_writer_leaves_the_table_to_it(scene: Scene, monkey
         return real(self, *arguments)
 
     monkeypatch.setattr(RestCatalog, "commit_table", late)
-    with pytest.raises(CannotUndo, match="another commit came first"):
+    with pytest.raises(CannotRollBack, match="another commit came first"):
         scene.run_of().undo()
     scene.assert_nothing_lost()
 
@@ -403,9 +405,9 @@ def test_a_failure_after_the_compaction_does_not_hide_it(scene: Scene, monkeypat
 
 def test_what_reads_back_differently_is_discarded(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store that gives back other rows than it was given."""
-    real = Rewrite._stored
+    real = RewriteGroup._stored
 
-    def altered(self: Rewrite, spooled: Any, work: Any) -> Any:
+    def altered(self: RewriteGroup, spooled: Any, work: Any) -> Any:
         import pyarrow.parquet
 
         rows = pyarrow.parquet.read_table(spooled)
@@ -414,7 +416,7 @@ def test_what_reads_back_differently_is_discarded(scene: Scene, monkeypatch: pyt
             pyarrow.parquet.write_table(rows, spooled)
         return real(self, spooled, work)
 
-    monkeypatch.setattr(Rewrite, "_stored", altered)
+    monkeypatch.setattr(RewriteGroup, "_stored", altered)
     report = scene.maintain()
     assert len(report.committed) == 1
     assert OutputDiffers.__name__ in str(report.failed)
@@ -424,6 +426,6 @@ def test_what_reads_back_differently_is_discarded(scene: Scene, monkeypatch: pyt
 
 def test_a_run_may_be_asked_for_by_force_while_others_write(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     happened = meanwhile(monkeypatch, lambda: scene.write(rows_of([5000], "de")))
-    scene.maintain(Request(force=True))
+    scene.maintain(MaintenanceRequest(force=True))
     assert happened
     assert ordered(scene.read()) == ordered(scene.expected)

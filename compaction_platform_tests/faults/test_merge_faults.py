@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session
 from compaction_platform.merge import job as run_module
 from compaction_platform.merge.publish.audit import AuditFailed
@@ -66,7 +66,7 @@ SCRIPT = """
 import os, pickle, signal, sys
 from compaction_platform.settings import load_settings
 from compaction_platform.lake.spark.session import open_session
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.merge.publish.merger import Merger
 from compaction_platform.merge.job import MergeRun
 
@@ -93,7 +93,7 @@ elif point == "while publishing":
         return answer
     requests.Session.send = send
 session = open_session(load_settings())
-MergeRun(rules, load_settings(), lambda: Spread(session, 2)).take_in_and_merge([hour])
+MergeRun(rules, load_settings(), lambda: ParallelMap(session, 2)).take_in_and_merge([hour])
 """
 
 
@@ -171,7 +171,7 @@ def test_merges_that_race_in_earnest(scene: Scene, settings: Settings, keys: str
 
     def merge(hour: int) -> None:
         with spark_session(settings) as session:
-            run = replace(scene.run(), spread=lambda: Spread(session, 2))
+            run = replace(scene.run(), spread=lambda: ParallelMap(session, 2))
             run.take_in_and_merge([scene.hour(hour)])
 
     with ThreadPoolExecutor(3) as pool:

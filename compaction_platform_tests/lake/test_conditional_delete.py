@@ -8,17 +8,17 @@ import pytest
 
 from compaction_platform.lake.storage import conditional_delete
 from compaction_platform.lake.storage.conditional_delete import CHANGED, delete_unchanged, looks_at_versions
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 
 ANY = Settings(_env_file=None)
 
 
-def versions(objects: Objects) -> dict[str, str]:
+def versions(objects: ObjectStore) -> dict[str, str]:
     return {stored.key: stored.etag for stored in objects.list()}
 
 
-def check_that_only_the_listed_versions_go(objects: Objects) -> None:
+def check_that_only_the_listed_versions_go(objects: ObjectStore) -> None:
     names = ["a", "in/b", "odd ü + 100%/c=d.parquet", "replaced", "gone"]
     for name in names:
         objects.write(name, name.encode())
@@ -35,12 +35,12 @@ def check_that_only_the_listed_versions_go(objects: Objects) -> None:
 
 @pytest.mark.unit
 def test_in_a_directory_only_the_listed_versions_are_deleted(tmp_path: Path) -> None:
-    check_that_only_the_listed_versions_go(Objects.at(str(tmp_path), ANY))
+    check_that_only_the_listed_versions_go(ObjectStore.at(str(tmp_path), ANY))
 
 
 @pytest.mark.integration
 def test_on_s3_only_the_listed_versions_are_deleted(settings: Settings) -> None:
-    check_that_only_the_listed_versions_go(Objects.at(f"s3://lake/delete-{secrets.token_hex(4)}", settings))
+    check_that_only_the_listed_versions_go(ObjectStore.at(f"s3://lake/delete-{secrets.token_hex(4)}", settings))
 
 
 @pytest.mark.integration
@@ -48,7 +48,7 @@ def test_a_store_that_does_not_know_the_condition_is_asked_for_each_object_first
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It calls the request malformed, as some do."""
-    objects = Objects.at(f"s3://lake/delete-{secrets.token_hex(4)}", settings)
+    objects = ObjectStore.at(f"s3://lake/delete-{secrets.token_hex(4)}", settings)
     for name in "ab":
         objects.write(name, b"1")
     listed = versions(objects)
@@ -70,7 +70,7 @@ def test_a_file_that_is_replaced_at_the_very_last_moment_is_put_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
 ) -> None:
     """The process slept between its look and the move; the second time, the file is replaced while it is aside, too."""
-    objects = Objects.at(str(tmp_path), ANY)
+    objects = ObjectStore.at(str(tmp_path), ANY)
     objects.write("a", b"merged")
     listed = versions(objects)
     real = Path.rename

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compaction_platform.lake.storage.prefetch import MOST_IN_MEMORY, fetched
+from compaction_platform.lake.storage.prefetch import MOST_IN_MEMORY, fetch_all
 
 pytestmark = pytest.mark.unit
 
@@ -31,19 +31,19 @@ def open_files() -> int:
 
 @pytest.mark.parametrize("count", [0, 1, 20, MANY])
 def test_everything_comes_in_its_order(count: int) -> None:
-    found = fetched(content, range(count), lambda _: SIZE)
+    found = fetch_all(content, range(count), lambda _: SIZE)
     assert [data and data.to_pybytes() for data in found] == [content(number) for number in range(count)]
 
 
 @pytest.mark.parametrize("count", [20, MANY])
 def test_what_is_not_there_is_missing_in_its_place(count: int) -> None:
-    found = fetched(lambda number: None if number % 3 else content(number), range(count), lambda _: SIZE)
+    found = fetch_all(lambda number: None if number % 3 else content(number), range(count), lambda _: SIZE)
     for number, data in enumerate(found):
         assert data is None if number % 3 else data is not None and data.to_pybytes() == content(number)
 
 
 def test_nothing_at_all_may_be_there() -> None:
-    assert fetched(lambda _: None, range(MANY), lambda _: SIZE) == [None] * MANY
+    assert fetch_all(lambda _: None, range(MANY), lambda _: SIZE) == [None] * MANY
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is told by Linux")
@@ -52,7 +52,7 @@ def test_many_take_little_memory_one_open_file_and_leave_nothing(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before, files = own_memory(), open_files()
-    found = fetched(lambda _: os.urandom(SIZE), range(MANY), lambda _: SIZE)
+    found = fetch_all(lambda _: os.urandom(SIZE), range(MANY), lambda _: SIZE)
     assert sum(data.size for data in found if data) == MANY * SIZE
     assert own_memory() - before < MOST_IN_MEMORY
     assert open_files() <= files + 1
@@ -66,4 +66,4 @@ def test_what_cannot_be_read_is_told() -> None:
         return content(number)
 
     with pytest.raises(FileNotFoundError, match=str(MANY - 1)):
-        fetched(read, range(MANY), lambda _: SIZE)
+        fetch_all(read, range(MANY), lambda _: SIZE)

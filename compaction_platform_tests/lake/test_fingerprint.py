@@ -12,7 +12,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from compaction_platform.lake.verification.canonical_form import TypeHasNoFingerprint
-from compaction_platform.lake.verification.fingerprint import InOrder, any_order, combined, in_order
+from compaction_platform.lake.verification.fingerprint import (
+    OrderedFingerprint,
+    combined,
+    ordered_fingerprint,
+    unordered_fingerprint,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -119,7 +124,7 @@ def _python_values(column: pyarrow.ChunkedArray) -> list[Any]:
 @given(tables(), st.data())
 @settings(max_examples=100)
 def test_rows_cut_any_way_have_one_in_order_fingerprint(table: pyarrow.Table, data: st.DataObject) -> None:
-    assert in_order(cut(table, data.draw), table.schema) == in_order(table)
+    assert ordered_fingerprint(cut(table, data.draw), table.schema) == ordered_fingerprint(table)
 
 
 @given(tables(), st.data())
@@ -136,7 +141,7 @@ def test_rows_in_any_order_have_one_any_order_fingerprint(table: pyarrow.Table, 
         },
         schema=table.schema,
     )
-    assert any_order(cut(shuffled, data.draw), table.schema) == any_order(table)
+    assert unordered_fingerprint(cut(shuffled, data.draw), table.schema) == unordered_fingerprint(table)
 
 
 @given(tables(min_rows=1), st.data())
@@ -152,8 +157,8 @@ def test_one_changed_value_gives_another_fingerprint(table: pyarrow.Table, data:
     changed_column = pyarrow.concat_arrays([before.slice(0, row), piece, before.slice(row + 1)])
     changed = table.set_column(column, name, changed_column)
     same = rows_of(changed) == rows_of(table)
-    assert (in_order(changed) == in_order(table)) is same
-    assert (any_order(changed) == any_order(table)) is same
+    assert (ordered_fingerprint(changed) == ordered_fingerprint(table)) is same
+    assert (unordered_fingerprint(changed) == unordered_fingerprint(table)) is same
 
 
 @given(tables(min_rows=1), st.data())
@@ -162,7 +167,7 @@ def test_a_dropped_or_doubled_row_gives_another_fingerprint(table: pyarrow.Table
     row = data.draw(st.integers(0, table.num_rows - 1))
     dropped = pyarrow.concat_tables([table.slice(0, row), table.slice(row + 1)])
     doubled = pyarrow.concat_tables([table.slice(0, row + 1), table.slice(row)])
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         assert fingerprint(dropped) != fingerprint(table)
         assert fingerprint(doubled) != fingerprint(table)
 
@@ -183,29 +188,29 @@ def test_swapped_rows_show_in_order_but_not_in_any_order(table: pyarrow.Table, d
             table.slice(second + 1),
         ]
     )
-    assert in_order(swapped) != in_order(table)
-    assert any_order(swapped) == any_order(table)
+    assert ordered_fingerprint(swapped) != ordered_fingerprint(table)
+    assert unordered_fingerprint(swapped) == unordered_fingerprint(table)
 
 
 def test_values_swapped_between_columns_show() -> None:
     one = pyarrow.table({"a": [1, 2], "b": [3, 4]})
     other = pyarrow.table({"a": [3, 4], "b": [1, 2]})
-    assert in_order(one) != in_order(other)
-    assert any_order(one) != any_order(other)
+    assert ordered_fingerprint(one) != ordered_fingerprint(other)
+    assert unordered_fingerprint(one) != unordered_fingerprint(other)
 
 
 def test_values_moved_between_rows_show_in_any_order() -> None:
     """Columns that are each a permutation of themselves are not the same rows."""
     one = pyarrow.table({"a": [1, 2], "b": [3, 4]})
     other = pyarrow.table({"a": [1, 2], "b": [4, 3]})
-    assert any_order(one) != any_order(other)
+    assert unordered_fingerprint(one) != unordered_fingerprint(other)
 
 
 def test_the_same_pair_of_duplicates_does_not_cancel() -> None:
     base = pyarrow.table({"a": [1, 2, 3]})
     twice = pyarrow.table({"a": [1, 2, 3, 7, 7]})
     other = pyarrow.table({"a": [1, 2, 3, 8, 8]})
-    assert len({any_order(table) for table in (base, twice, other)}) == 3
+    assert len({unordered_fingerprint(table) for table in (base, twice, other)}) == 3
 
 
 def test_how_values_are_held_does_not_matter() -> None:
@@ -225,7 +230,7 @@ def test_how_values_are_held_does_not_matter() -> None:
     views = held.set_column(3, "t", text.cast(pyarrow.string_view())).set_column(
         2, "l", pyarrow.array(lists.to_pylist(), pyarrow.list_view(pyarrow.int64()))
     )
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         assert fingerprint(plain) == fingerprint(held) == fingerprint(views)
 
 
@@ -248,7 +253,7 @@ def test_how_values_are_held_does_not_matter_inside_nested_types_under_nulls(hel
             "map": pyarrow.MapArray.from_arrays(offsets, keys, values, mask=ROW_MASK),
         }
 
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         for (name, one), other in zip(nestings(held).items(), nestings(plain).values(), strict=True):
             assert one.to_pylist() == other.to_pylist()
             assert fingerprint(pyarrow.table({"c": one})) == fingerprint(pyarrow.table({"c": other})), name
@@ -261,7 +266,7 @@ def test_encodings_of_encodings_are_taken_apart() -> None:
     plain = pyarrow.table({"c": ["a", "a", "b"]})
     views = pyarrow.DictionaryArray.from_arrays([0, 0, 1], pyarrow.array(["a", "b"], pyarrow.string_view()))
     runs = pyarrow.RunEndEncodedArray.from_arrays([2, 3], pyarrow.array(["a", "b"]).dictionary_encode())
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         for held in (views, runs):
             assert fingerprint(pyarrow.table({"c": held})) == fingerprint(plain)
 
@@ -271,10 +276,10 @@ def test_rare_types_have_a_fingerprint(kind: pyarrow.DataType) -> None:
     value = {"fixed_size_binary[0]": b"", "halffloat": 1.5}.get(str(kind), pyarrow.MonthDayNano([1, 2, 3]))
     one = pyarrow.table({"c": pyarrow.array([value, None, value], kind)})
     other = pyarrow.table({"c": pyarrow.array([value, value, None], kind)})
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         assert fingerprint(one) == fingerprint(one)
-    assert in_order(one) != in_order(other)
-    assert any_order(one) == any_order(other)
+    assert ordered_fingerprint(one) != ordered_fingerprint(other)
+    assert unordered_fingerprint(one) == unordered_fingerprint(other)
 
 
 @pytest.mark.parametrize("length", [255, 256, 257, 100_000])
@@ -282,19 +287,19 @@ def test_long_values_differ_in_one_byte(length: int) -> None:
     value = b"x" * length
     for place in (0, length // 2, length - 1):
         changed = value[:place] + b"y" + value[place + 1 :]
-        for fingerprint in (in_order, any_order):
+        for fingerprint in (ordered_fingerprint, unordered_fingerprint):
             assert fingerprint(pyarrow.table({"c": [value]})) != fingerprint(pyarrow.table({"c": [changed]}))
 
 
 def test_the_order_inside_a_list_counts_in_both_kinds() -> None:
     for one, other in (([1, 2, 3], [3, 2, 1]), ([1, 1, 2], [1, 2, 2]), ([None, 1], [1, None])):
-        for fingerprint in (in_order, any_order):
+        for fingerprint in (ordered_fingerprint, unordered_fingerprint):
             assert fingerprint(pyarrow.table({"c": [one]})) != fingerprint(pyarrow.table({"c": [other]}))
 
 
 def test_a_column_that_is_not_in_the_schema_is_refused() -> None:
     schema = pyarrow.schema([("a", INT)])
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         with pytest.raises(ValueError, match="do not fit"):
             fingerprint([pyarrow.record_batch({"a": [1], "b": [2]})], schema)
 
@@ -310,7 +315,7 @@ def test_bytes_under_nulls_do_not_count() -> None:
     struct_dirty = pyarrow.StructArray.from_arrays([dirty], ["x"], mask=pyarrow.array([False, False, True]))
     one = pyarrow.table({"i": clean, "t": text_clean, "s": struct_clean})
     other = pyarrow.table({"i": dirty, "t": text_dirty, "s": struct_dirty})
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         assert fingerprint(one) == fingerprint(other)
 
 
@@ -331,7 +336,7 @@ def test_bytes_under_nulls_do_not_count() -> None:
     ],
 )  # fmt: skip
 def test_what_is_different_stays_different(one: pyarrow.Array, other: pyarrow.Array) -> None:
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         assert fingerprint(pyarrow.table({"c": one})) != fingerprint(pyarrow.table({"c": other}))
 
 
@@ -344,7 +349,7 @@ def test_what_is_different_stays_different(one: pyarrow.Array, other: pyarrow.Ar
     ],
 )  # fmt: skip
 def test_what_is_equal_is_equal(one: pyarrow.Array, other: pyarrow.Array) -> None:
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         assert fingerprint(pyarrow.table({"c": one})) == fingerprint(pyarrow.table({"c": other}))
 
 
@@ -364,28 +369,28 @@ def test_parquet_keeps_the_fingerprint_whatever_the_row_groups(tmp_path: Any) ->
         path = tmp_path / f"{size}.parquet"
         pyarrow.parquet.write_table(table, path, row_group_size=size)
         file = pyarrow.parquet.ParquetFile(path, read_dictionary=["id"] if size == 500 else [])
-        digests.add(in_order(file.iter_batches(batch_size=333), file.schema_arrow))
-    assert digests == {in_order(table)}
+        digests.add(ordered_fingerprint(file.iter_batches(batch_size=333), file.schema_arrow))
+    assert digests == {ordered_fingerprint(table)}
 
 
 def test_fingerprints_of_parts_add_up() -> None:
     table = pyarrow.table({"a": list(range(100)), "b": [str(number % 7) for number in range(100)]})
-    parts = [any_order(table.slice(start, 30)) for start in range(0, 100, 30)]
-    assert combined(parts) == any_order(table)
-    for apart in ([in_order(table)], [], [parts[0], any_order(pyarrow.table({"z": [1]}))]):
+    parts = [unordered_fingerprint(table.slice(start, 30)) for start in range(0, 100, 30)]
+    assert combined(parts) == unordered_fingerprint(table)
+    for apart in ([ordered_fingerprint(table)], [], [parts[0], unordered_fingerprint(pyarrow.table({"z": [1]}))]):
         with pytest.raises(ValueError, match="can be combined"):
             combined(apart)
 
 
 def test_an_empty_stream_has_the_fingerprint_of_an_empty_table() -> None:
     schema = pyarrow.schema([("a", pyarrow.int64())])
-    assert in_order([], schema) == in_order(schema.empty_table())
-    assert in_order([], schema).rows == 0
+    assert ordered_fingerprint([], schema) == ordered_fingerprint(schema.empty_table())
+    assert ordered_fingerprint([], schema).rows == 0
 
 
 def test_differences_are_named() -> None:
-    one = in_order(pyarrow.table({"a": [1], "b": [1], "c": [1]}))
-    other = in_order(pyarrow.table({"a": [1], "b": [2], "d": [1]}))
+    one = ordered_fingerprint(pyarrow.table({"a": [1], "b": [1], "c": [1]}))
+    other = ordered_fingerprint(pyarrow.table({"a": [1], "b": [2], "d": [1]}))
     assert one.differences(other) == [
         "column c is only on one side",
         "column d is only on one side",
@@ -397,17 +402,17 @@ def test_differences_are_named() -> None:
 def test_a_type_without_meaning_is_refused_by_name() -> None:
     union = pyarrow.UnionArray.from_sparse(pyarrow.array([0], pyarrow.int8()), [pyarrow.array([1])])
     with pytest.raises(TypeHasNoFingerprint, match="union"):
-        in_order(pyarrow.table({"u": union}))
+        ordered_fingerprint(pyarrow.table({"u": union}))
 
 
 def test_columns_of_one_name_are_refused() -> None:
     table = pyarrow.Table.from_arrays([pyarrow.array([1]), pyarrow.array([2])], ["a", "a"])
-    for fingerprint in (in_order, any_order):
+    for fingerprint in (ordered_fingerprint, unordered_fingerprint):
         with pytest.raises(TypeHasNoFingerprint, match="same name"):
             fingerprint(table)
 
 
 def test_a_batch_of_another_type_is_refused() -> None:
-    digest = InOrder(pyarrow.schema([("a", pyarrow.int32())]))
+    digest = OrderedFingerprint(pyarrow.schema([("a", pyarrow.int32())]))
     with pytest.raises(ValueError, match="column a is int64"):
         digest.update(pyarrow.record_batch({"a": pyarrow.array([1], pyarrow.int64())}))

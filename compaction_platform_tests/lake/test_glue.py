@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from compaction_platform.lake.dagster.provisioning import Column
+from compaction_platform.lake.dagster.provisioning import TableColumn
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.merge.glue_table import GlueParquetTable
 from compaction_platform.settings import Settings, settings_from
@@ -15,10 +15,10 @@ STAGING = GlueParquetTable(
     database="bronze",
     name="staging_events",
     columns=(
-        Column("event_id", "string", "Identity of the event."),
-        Column("at", "timestamp"),
-        Column("amount", "decimal(18, 2)"),
-        Column("tags", "list<struct<name: string, weight: double>>"),
+        TableColumn("event_id", "string", "Identity of the event."),
+        TableColumn("at", "timestamp"),
+        TableColumn("amount", "decimal(18, 2)"),
+        TableColumn("tags", "list<struct<name: string, weight: double>>"),
     ),
     location="staging",
 )

@@ -21,7 +21,7 @@ from compaction_platform.lake.storage.object_store import (
     ObjectChanged,
     ObjectExists,
     ObjectMissing,
-    Objects,
+    ObjectStore,
     StoreRefused,
 )
 from compaction_platform.settings import Settings, load_settings, settings_from
@@ -42,18 +42,18 @@ integration = pytest.mark.integration
 
 
 @pytest.fixture(params=[pytest.param("file", marks=unit), pytest.param("s3", marks=integration)])
-def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "file":
-        return Objects.at(str(tmp_path / "store"), load_settings())
+        return ObjectStore.at(str(tmp_path / "store"), load_settings())
     settings: Settings = request.getfixturevalue("settings")
-    return Objects.at(f"{settings.lake_uri}/objects-{tmp_path.name}", settings)
+    return ObjectStore.at(f"{settings.lake_uri}/objects-{tmp_path.name}", settings)
 
 
-def listed(objects: Objects, prefix: str = "") -> list[str]:
+def listed(objects: ObjectStore, prefix: str = "") -> list[str]:
     return sorted(stored.key for stored in objects.list(prefix))
 
 
-def test_what_is_written_is_listed_and_read_whatever_its_name(objects: Objects) -> None:
+def test_what_is_written_is_listed_and_read_whatever_its_name(objects: ObjectStore) -> None:
     for name in NAMES:
         objects.write(name, name.encode())
     assert listed(objects) == sorted(NAMES)
@@ -61,7 +61,7 @@ def test_what_is_written_is_listed_and_read_whatever_its_name(objects: Objects) 
     assert listed(objects, "year=2026") == [NAMES[1]]
 
 
-def test_a_listing_tells_size_etag_and_the_stores_time(objects: Objects) -> None:
+def test_a_listing_tells_size_etag_and_the_stores_time(objects: ObjectStore) -> None:
     objects.write("a", b"1234567")
     (stored,) = objects.list()
     assert stored.size == 7
@@ -71,13 +71,13 @@ def test_a_listing_tells_size_etag_and_the_stores_time(objects: Objects) -> None
     assert objects.stat("b") is None
 
 
-def test_a_prefix_is_whole_path_segments(objects: Objects) -> None:
+def test_a_prefix_is_whole_path_segments(objects: ObjectStore) -> None:
     objects.write("ab/1", b"")
     objects.write("abc/1", b"")
     assert listed(objects, "ab") == ["ab/1"]
 
 
-def test_a_replaced_object_is_not_read_as_the_old_version(objects: Objects) -> None:
+def test_a_replaced_object_is_not_read_as_the_old_version(objects: ObjectStore) -> None:
     objects.write("a", b"old")
     before = objects.stat("a")
     assert before is not None
@@ -87,12 +87,12 @@ def test_a_replaced_object_is_not_read_as_the_old_version(objects: Objects) -> N
         objects.read("a", before.etag)
 
 
-def test_a_range_is_read_without_the_rest(objects: Objects) -> None:
+def test_a_range_is_read_without_the_rest(objects: ObjectStore) -> None:
     objects.write("a", bytes(range(100)))
     assert bytes(objects.read_range("a", 10, 13)) == b"\x0a\x0b\x0c"
 
 
-def test_create_never_replaces(objects: Objects) -> None:
+def test_create_never_replaces(objects: ObjectStore) -> None:
     objects.create("a", b"first")
     with pytest.raises(ObjectExists):
         objects.create("a", b"second")
@@ -101,7 +101,7 @@ def test_create_never_replaces(objects: Objects) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["near", "on another file system"])
-def test_a_file_becomes_an_object(objects: Objects, tmp_path: Path, elsewhere: bool) -> None:
+def test_a_file_becomes_an_object(objects: ObjectStore, tmp_path: Path, elsewhere: bool) -> None:
     other = Path("/dev/shm")  # noqa: S108 (a second file system, where there is one)
     if elsewhere and (not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev):
         pytest.skip(f"there is no second file system at {other}")
@@ -142,7 +142,7 @@ def test_a_file_that_cannot_be_linked_is_copied_and_not_held_in_memory(
     monkeypatch.setattr(Path, "hardlink_to", refuse_to_link)
     tracemalloc.start()
     try:
-        Objects.at(str(tmp_path / "store"), load_settings()).create_from("copied", file)
+        ObjectStore.at(str(tmp_path / "store"), load_settings()).create_from("copied", file)
         _, most = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -151,7 +151,7 @@ def test_a_file_that_cannot_be_linked_is_copied_and_not_held_in_memory(
     assert (tmp_path / "store" / "copied").read_bytes() == content
 
 
-def test_only_the_version_that_is_named_is_deleted(objects: Objects) -> None:
+def test_only_the_version_that_is_named_is_deleted(objects: ObjectStore) -> None:
     for name in ("d/a b.parquet", "d/c", "d/ü#&?"):
         objects.write(name, b"x")
     etags = {stored.key: stored.etag for stored in objects.list()}
@@ -167,11 +167,11 @@ def test_only_the_version_that_is_named_is_deleted(objects: Objects) -> None:
 @integration
 def test_what_a_store_that_does_not_answer_was_to_delete_is_told(settings: Settings) -> None:
     nobody = settings.model_copy(update={"s3_endpoint": "http://127.0.0.1:9"})
-    (reason,) = Objects.at("s3://bucket/x", nobody).delete_versions([("key", "1")]).values()
+    (reason,) = ObjectStore.at("s3://bucket/x", nobody).delete_versions([("key", "1")]).values()
     assert "EndpointConnectionError" in reason
 
 
-def test_of_many_creators_exactly_one_wins(objects: Objects) -> None:
+def test_of_many_creators_exactly_one_wins(objects: ObjectStore) -> None:
     start = threading.Barrier(16)
     won: list[int] = []
 
@@ -192,7 +192,7 @@ def test_of_many_creators_exactly_one_wins(objects: Objects) -> None:
     assert bytes(objects.read("a")) == str(won[0]).encode()
 
 
-def test_copy_keeps_an_existing_target(objects: Objects) -> None:
+def test_copy_keeps_an_existing_target(objects: ObjectStore) -> None:
     objects.write("a", b"a")
     objects.copy("a", "deep/b")
     assert bytes(objects.read("deep/b")) == b"a"
@@ -204,7 +204,7 @@ def test_copy_keeps_an_existing_target(objects: Objects) -> None:
     assert bytes(objects.read("deep/b")) == b"changed"
 
 
-def test_delete_takes_only_what_it_is_told_and_a_missing_key_is_no_failure(objects: Objects) -> None:
+def test_delete_takes_only_what_it_is_told_and_a_missing_key_is_no_failure(objects: ObjectStore) -> None:
     for number in range(5):
         objects.write(f"k{number}", b"")
     assert objects.delete(["k1", "not there", "k3"]) == {}
@@ -213,7 +213,7 @@ def test_delete_takes_only_what_it_is_told_and_a_missing_key_is_no_failure(objec
 
 @integration
 def test_thousands_of_keys_are_deleted_and_listed_in_pages(settings: Settings) -> None:
-    objects = Objects.at(f"{settings.lake_uri}/many", settings)
+    objects = ObjectStore.at(f"{settings.lake_uri}/many", settings)
     keys = [f"k{number:05d}" for number in range(2_500)]
     for key in keys:
         objects.write(key, b"")
@@ -225,7 +225,7 @@ def test_thousands_of_keys_are_deleted_and_listed_in_pages(settings: Settings) -
 @unit
 def test_a_delete_that_fails_for_some_keys_names_them(tmp_path: Path) -> None:
     """A directory in the place of an object cannot be deleted as one, not even by root."""
-    objects = Objects.at(str(tmp_path), load_settings())
+    objects = ObjectStore.at(str(tmp_path), load_settings())
     for key in ("a", "b", "stubborn/inside"):
         objects.write(key, b"")
     failures = objects.delete(["a", "stubborn", "b"])
@@ -240,7 +240,7 @@ def test_a_long_listing_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
         (tmp_path / directory).mkdir(parents=True)
         for number in range(1_000):
             (tmp_path / directory / str(number)).touch()
-    objects = Objects.at(str(tmp_path), load_settings())
+    objects = ObjectStore.at(str(tmp_path), load_settings())
 
     def peak_bytes(work: Callable[[], int]) -> int:
         tracemalloc.start()
@@ -260,7 +260,7 @@ def test_a_long_listing_is_streamed_in_bounded_memory(tmp_path: Path) -> None:
 
 @unit
 def test_local_writes_leave_nothing_unfinished_when_they_fail(tmp_path: Path) -> None:
-    objects = Objects.at(str(tmp_path), load_settings())
+    objects = ObjectStore.at(str(tmp_path), load_settings())
     (tmp_path / "a").mkdir()
     with pytest.raises((StoreRefused, ObjectExists)):
         objects.write("a", b"data")
@@ -275,7 +275,7 @@ def test_objects_travel_into_tasks_without_showing_credentials() -> None:
             "COMPACTION_S3_SECRET_ACCESS_KEY": "hidden-secret",
         }
     )
-    objects = Objects.at("s3://bucket/prefix", settings)
+    objects = ObjectStore.at("s3://bucket/prefix", settings)
     assert "hidden" not in repr(objects)
     copy = pickle.loads(pickle.dumps(objects))  # noqa: S301
     assert copy == objects
@@ -286,20 +286,20 @@ def test_objects_travel_into_tasks_without_showing_credentials() -> None:
 @pytest.mark.parametrize("uri", ["ftp://host/x", "file://otherhost/x", "gs://bucket"])
 def test_other_addresses_are_refused(uri: str) -> None:
     with pytest.raises(AddressInvalid):
-        Objects.at(uri, load_settings())
+        ObjectStore.at(uri, load_settings())
 
 
 @unit
 @pytest.mark.parametrize("make", [str, lambda path: f"file://{path}"])
 def test_paths_and_file_uris_mean_the_same(tmp_path: Path, make: Callable[[Path], str]) -> None:
     (tmp_path / "a").write_bytes(b"x")
-    assert listed(Objects.at(make(tmp_path), load_settings())) == ["a"]
+    assert listed(ObjectStore.at(make(tmp_path), load_settings())) == ["a"]
 
 
 @unit
 @pytest.mark.parametrize("key", ["../outside", "a/../../outside", "a//b", "a/./b"])
 def test_keys_cannot_leave_their_address(tmp_path: Path, key: str) -> None:
-    objects = Objects.at(str(tmp_path / "inside"), load_settings())
+    objects = ObjectStore.at(str(tmp_path / "inside"), load_settings())
     with pytest.raises(AddressInvalid):
         objects.write(key, b"x")
     assert not list(tmp_path.rglob("outside"))
@@ -310,7 +310,7 @@ def test_a_session_token_of_another_account_in_the_environment_is_not_sent(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-account")
-    objects = Objects.at("s3://lake/token", settings)
+    objects = ObjectStore.at("s3://lake/token", settings)
     objects.write("a", b"")
     assert "of-another-account" not in obstore.sign(objects._store, "GET", "a", timedelta(seconds=60))  # type: ignore[arg-type]
 
@@ -319,10 +319,10 @@ def test_a_session_token_of_another_account_in_the_environment_is_not_sent(
 def test_wrong_credentials_are_a_clear_refusal(settings: Settings) -> None:
     wrong = settings.model_copy(update={"s3_secret_access_key": _secret("wrong")})
     with pytest.raises(StoreRefused, match="credentials"):
-        Objects.at("s3://lake/x", wrong).write("a", b"")
+        ObjectStore.at("s3://lake/x", wrong).write("a", b"")
 
 
-def test_what_is_not_there_is_missing_and_looking_for_it_creates_nothing(objects: Objects, tmp_path: Path) -> None:
+def test_what_is_not_there_is_missing_and_looking_for_it_creates_nothing(objects: ObjectStore, tmp_path: Path) -> None:
     with pytest.raises(ObjectMissing, match="nothing-here does not exist"):
         objects.read("nothing-here")
     assert objects.stat("nothing-here") is None
@@ -334,7 +334,7 @@ def test_what_is_not_there_is_missing_and_looking_for_it_creates_nothing(objects
 @integration
 def test_a_missing_bucket_is_a_clear_refusal(settings: Settings) -> None:
     with pytest.raises(StoreRefused, match="no-such-bucket"):
-        list(Objects.at("s3://no-such-bucket/x", settings).list())
+        list(ObjectStore.at("s3://no-such-bucket/x", settings).list())
 
 
 def _secret(text: str) -> Any:
@@ -343,7 +343,7 @@ def _secret(text: str) -> Any:
     return SecretStr(text)
 
 
-def test_an_object_that_is_written_piece_by_piece_is_there_when_it_is_whole(objects: Objects) -> None:
+def test_an_object_that_is_written_piece_by_piece_is_there_when_it_is_whole(objects: ObjectStore) -> None:
     growing = objects.begin("directory/growing")
     for number in range(40):
         growing.write(bytes([number]) * (1 << 20))
@@ -354,7 +354,7 @@ def test_an_object_that_is_written_piece_by_piece_is_there_when_it_is_whole(obje
     assert bytes(objects.read_range("directory/growing", (7 << 20) - 1, (7 << 20) + 1)) == b"\x06\x07"
 
 
-def test_an_object_that_is_given_up_is_not_there_and_what_was_there_stays(objects: Objects) -> None:
+def test_an_object_that_is_given_up_is_not_there_and_what_was_there_stays(objects: ObjectStore) -> None:
     objects.write("growing", b"before")
     growing = objects.begin("growing")
     for _ in range(40):
@@ -366,7 +366,7 @@ def test_an_object_that_is_given_up_is_not_there_and_what_was_there_stays(object
 @integration
 def test_a_store_that_is_gone_is_told_while_an_object_is_written(settings: Settings) -> None:
     nowhere = settings.model_copy(update={"s3_endpoint": "http://127.0.0.1:1"})
-    objects = Objects.at(f"{settings.lake_uri}/gone", nowhere)
+    objects = ObjectStore.at(f"{settings.lake_uri}/gone", nowhere)
     objects.options["retry_config"] = {"max_retries": 0}
     growing = objects.begin("growing")
     with pytest.raises(StoreRefused, match="/gone/growing"):
@@ -391,14 +391,14 @@ def test_a_store_that_lets_nobody_give_up_an_upload_is_no_problem(
             raise obstore.exceptions.PermissionDeniedError("s3:AbortMultipartUpload")
 
     monkeypatch.setattr(obstore, "open_writer", Stubborn)
-    objects = Objects.at(f"{settings.lake_uri}/stubborn", settings)
+    objects = ObjectStore.at(f"{settings.lake_uri}/stubborn", settings)
     growing = objects.begin("growing")
     growing.write(b"some")
     growing.give_up()
     assert listed(objects) == []
 
 
-def test_of_many_copies_at_once_one_wins(objects: Objects) -> None:
+def test_of_many_copies_at_once_one_wins(objects: ObjectStore) -> None:
     for number in range(8):
         objects.write(f"from/{number}", bytes([number]) * 100)
     for turn in range(12):

@@ -12,9 +12,9 @@ from pyiceberg.table.name_mapping import MappedField, NameMapping
 from pyiceberg.types import DateType, IntegerType, ListType, LongType, MapType, NestedField, StringType, StructType
 
 from compaction_platform.lake.iceberg.projection import CannotProject, Projection, opened, row_group_tables
-from compaction_platform.lake.iceberg.second_table_reader import LocalFile, TableReader
+from compaction_platform.lake.iceberg.second_table_reader import LocalFile, SecondTableReader
 from compaction_platform.lake.parquet.second_reader import connected
-from compaction_platform.lake.verification.fingerprint import InOrder
+from compaction_platform.lake.verification.fingerprint import OrderedFingerprint
 from compaction_platform_tests.lake.nested_tables import NestedTables, metadata_of
 
 pytestmark = pytest.mark.unit
@@ -26,11 +26,13 @@ def projected(path: Path, projection: Projection) -> pyarrow.Table:
 
 def in_sql(path: Path, metadata: Any, types: pyarrow.Schema, **named: Any) -> list[pyarrow.RecordBatch]:
     with connected(path.parent) as connection:
-        return list(TableReader(connection, metadata).batches(LocalFile(path, "s3://t/data.parquet", **named), types))
+        return list(
+            SecondTableReader(connection, metadata).batches(LocalFile(path, "s3://t/data.parquet", **named), types)
+        )
 
 
 def fingerprint(batches: Any, types: pyarrow.Schema) -> Any:
-    digest = InOrder(types)
+    digest = OrderedFingerprint(types)
     for batch in batches:
         digest.update(batch)
     return digest.finish()

@@ -16,14 +16,14 @@ from compaction_platform.lake.parquet import second_reader
 from compaction_platform.lake.parquet.second_reader import (
     NotJudged,
     ReadersDisagree,
-    Rows,
+    RowRange,
     SecondReaderRefused,
     connected,
-    look_at,
     require_agreement,
     require_same_rows,
+    verify_sample,
 )
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.intake.staged_file_reader import Reading
 from compaction_platform.merge.plan.staged_hours import StagedFile
 from compaction_platform.settings import Settings
@@ -73,9 +73,9 @@ def test_both_readers_agree_on_what_is_sound(tmp_path: Path, kind: str) -> None:
     with connected(tmp_path) as connection:
         if kind in NO_COMMON_TYPE:
             with pytest.raises(NotJudged):
-                require_agreement(connection, path, file, Rows.chosen(file.metadata, "all", 0))
+                require_agreement(connection, path, file, RowRange.chosen(file.metadata, "all", 0))
         else:
-            require_agreement(connection, path, file, Rows.chosen(file.metadata, "all", 0))
+            require_agreement(connection, path, file, RowRange.chosen(file.metadata, "all", 0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,7 +104,7 @@ def test_a_value_that_they_read_otherwise_is_found_where_they_look(
     written(one, rows(0, 400), row_group_size=100)
     changed = rows(0, 400).set_column(0, "id", [[*range(350), -1, *range(351, 400)]])
     file = written(other, changed, row_group_size=100)
-    chosen = Rows.chosen(file.metadata, extent, seed)
+    chosen = RowRange.chosen(file.metadata, extent, seed)
     with connected(tmp_path) as connection:
         if is_found:
             with pytest.raises(ReadersDisagree, match="different values in id"):
@@ -115,12 +115,12 @@ def test_a_value_that_they_read_otherwise_is_found_where_they_look(
 
 def test_a_sample_is_some_rows_of_one_row_group_and_every_row_can_be_in_one(tmp_path: Path) -> None:
     file = written(tmp_path / "a.parquet", rows(0, 50_000), row_group_size=25_000)
-    seen = {Rows.chosen(file.metadata, "sample", seed) for seed in range(20_000)}
+    seen = {RowRange.chosen(file.metadata, "sample", seed) for seed in range(20_000)}
     assert {(each.row_groups, each.count) for each in seen} == {((0,), 20_000), ((1,), 20_000)}
     assert {each.first for each in seen} == {*range(5_001), *range(25_000, 30_001)}
-    assert Rows.chosen(file.metadata, "none", 1).count == 0
+    assert RowRange.chosen(file.metadata, "none", 1).count == 0
     empty = written(tmp_path / "b.parquet", rows(0, 0))
-    assert Rows.chosen(empty.metadata, "sample", 1).count == 0
+    assert RowRange.chosen(empty.metadata, "sample", 1).count == 0
 
 
 def test_what_duckdb_refuses_is_refused() -> None:
@@ -128,8 +128,8 @@ def test_what_duckdb_refuses_is_refused() -> None:
     pyarrow.parquet.write_table(pyarrow.table({"a": ["abc"] * 9}), sink, compression="none", write_statistics=False)
     content = sink.getvalue().to_pybytes().replace(b"abc", b"ab\xa3")
     with pytest.raises(SecondReaderRefused, match="[Ii]nvalid"):
-        look_at(content, "a", "sample")
-    look_at(content, "a", "none")
+        verify_sample(content, "a", "sample")
+    verify_sample(content, "a", "none")
 
 
 # ---------------------------------------------------------------- what it decides
@@ -167,7 +167,7 @@ def test_merge_quarantines_a_staged_file_on_which_readers_disagree(
     tmp_path: Path, reading_otherwise: list[int]
 ) -> None:
     (tmp_path / "staging").mkdir()
-    staging = Objects.at(str(tmp_path / "staging"), ANY)
+    staging = ObjectStore.at(str(tmp_path / "staging"), ANY)
     columns = pyarrow.schema({"id": pyarrow.int64(), "word": pyarrow.string()})
     written(tmp_path / "staging" / "a.parquet", rows(0))
     (stored,) = staging.list()
@@ -184,7 +184,7 @@ def test_archive_commits_no_cold_file_on_which_readers_disagree(tmp_path: Path, 
     written(tmp_path / "part.parquet", rows(0), write_page_checksum=True)
     content = (tmp_path / "part.parquet").read_bytes()
     expected, sha256 = fingerprint_of_file(content), hashlib.sha256(content).hexdigest()
-    task = CopyTask("", "", 1, Objects.at(str(tmp_path), ANY), "attempt")
+    task = CopyTask("", "", 1, ObjectStore.at(str(tmp_path), ANY), "attempt")
     with pytest.raises(CopyDiffers, match="not read alike"):
         task._require_readable("part.parquet", sha256, expected)
     assert reading_otherwise

@@ -6,18 +6,18 @@ import psycopg
 import pytest
 
 from compaction_platform.lake.dagster.provisioning import (
-    Column,
     DatabaseSchema,
     IcebergTable,
     LakeBucket,
     Namespace,
-    Need,
-    NeedUnmet,
+    Prerequisite,
+    PrerequisiteUnmet,
+    TableColumn,
 )
-from compaction_platform.lake.dagster.setup import meet_needs
+from compaction_platform.lake.dagster.setup import ensure_prerequisites
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.storage.identifiers import NameInvalid
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings, SettingsInvalid
 
 pytestmark = pytest.mark.integration
@@ -26,9 +26,9 @@ EVENTS = IcebergTable(
     "set_up",
     "events",
     (
-        Column("event_id", "string", doc="who it is", required=True),
-        Column("amount", "decimal(38, 0)"),
-        Column("at", "timestamptz"),
+        TableColumn("event_id", "string", doc="who it is", required=True),
+        TableColumn("amount", "decimal(38, 0)"),
+        TableColumn("at", "timestamptz"),
     ),
     partitioned_by=(("at", "day"), ("event_id", "bucket[4]")),
     properties=(("write.target-file-size-bytes", "134217728"),),
@@ -37,13 +37,13 @@ EVENTS = IcebergTable(
 
 def test_needs_are_met_once_and_then_left_alone(settings: Settings) -> None:
     elsewhere = settings.model_copy(update={"lake_uri": "s3://made-by-setup/deep"})
-    needs: list[Need] = [LakeBucket(), Namespace("set_up"), EVENTS, DatabaseSchema("set_up")]
+    needs: list[Prerequisite] = [LakeBucket(), Namespace("set_up"), EVENTS, DatabaseSchema("set_up")]
     said: list[str] = []
-    first = meet_needs(needs, elsewhere, said.append)
+    first = ensure_prerequisites(needs, elsewhere, said.append)
     assert [outcome for _, outcome in first] == ["created"] * 4
     assert said == [f"{need.description}: created" for need in needs]
-    assert [outcome for _, outcome in meet_needs(needs, elsewhere, said.append)] == ["was there"] * 4
-    Objects.at("s3://made-by-setup/deep", settings).write("a", b"")
+    assert [outcome for _, outcome in ensure_prerequisites(needs, elsewhere, said.append)] == ["was there"] * 4
+    ObjectStore.at("s3://made-by-setup/deep", settings).write("a", b"")
     assert settings.hot_postgres_url is not None
     with psycopg.connect(settings.hot_postgres_url.get_secret_value()) as connection:
         found = connection.execute("SELECT count(*) FROM pg_namespace WHERE nspname = 'set_up'").fetchone()
@@ -69,16 +69,16 @@ def test_a_table_is_made_as_declared_and_spark_reads_it(settings: Settings, spar
 
 
 def test_one_need_that_cannot_be_met_does_not_keep_the_others(settings: Settings) -> None:
-    bad = IcebergTable("set_up", "bad", (Column("a", "strng"),))
+    bad = IcebergTable("set_up", "bad", (TableColumn("a", "strng"),))
     good = Namespace("after_the_bad_one")
-    with pytest.raises(NeedUnmet, match=r"(?s)run it again.*column a: 'strng' is not a type"):
-        meet_needs([bad, good], settings, lambda sentence: None)
+    with pytest.raises(PrerequisiteUnmet, match=r"(?s)run it again.*column a: 'strng' is not a type"):
+        ensure_prerequisites([bad, good], settings, lambda sentence: None)
     assert open_catalog(settings).namespace_exists("after_the_bad_one")
 
 
 @pytest.mark.parametrize("name", ["x; DROP SCHEMA public", 'a"b', "../a", "Ä"])
 def test_hostile_names_are_refused(settings: Settings, name: str) -> None:
-    for need in (DatabaseSchema(name), Namespace(name), IcebergTable(name, "t", (Column("a", "long"),))):
+    for need in (DatabaseSchema(name), Namespace(name), IcebergTable(name, "t", (TableColumn("a", "long"),))):
         with pytest.raises(NameInvalid, match="not a usable name"):
             need.meet(settings)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.lake.spark.parallel_map import WORTH_A_TASK_BYTES, Spread, share_out
+from compaction_platform.lake.spark.parallel_map import WORTH_A_TASK_BYTES, ParallelMap, share_out
 
 HEAVY = WORTH_A_TASK_BYTES
 
@@ -101,7 +101,7 @@ def test_much_work_becomes_more_tasks_than_slots_but_not_too_many() -> None:
 
 @unit
 def test_without_spark_the_work_is_done_here() -> None:
-    outcomes = list(Spread().run(double_unless_unlucky, range(20)))
+    outcomes = list(ParallelMap().run(double_unless_unlucky, range(20)))
     assert {outcome.item: outcome.value for outcome in outcomes if not outcome.failed} == {
         number: number * 2 for number in range(20) if number != 13
     }
@@ -113,7 +113,7 @@ def test_without_spark_the_work_is_done_here() -> None:
 
 @integration
 def test_an_item_that_raises_is_an_error_result_and_stops_no_other(spark: Any) -> None:
-    outcomes = list(Spread(spark, 2).run(double_unless_unlucky, range(20), weight=lambda _: 1, in_driver=False))
+    outcomes = list(ParallelMap(spark, 2).run(double_unless_unlucky, range(20), weight=lambda _: 1, in_driver=False))
     assert sorted(outcome.item for outcome in outcomes) == list(range(20))
     assert all(outcome.value == outcome.item * 2 for outcome in outcomes if not outcome.failed)
     (failed,) = (outcome for outcome in outcomes if outcome.failed)
@@ -123,7 +123,7 @@ def test_an_item_that_raises_is_an_error_result_and_stops_no_other(spark: Any) -
 
 @integration
 def test_small_work_stays_in_the_driver_and_large_work_does_not(spark: Any) -> None:
-    spread = Spread(spark, 2)
+    spread = ParallelMap(spark, 2)
     small = {outcome.value for outcome in spread.run(process_id, range(4), weight=lambda _: 1_000)}
     large = {outcome.value for outcome in spread.run(process_id, range(4), weight=lambda _: HEAVY)}
     assert small == {os.getpid()}
@@ -134,14 +134,14 @@ def test_small_work_stays_in_the_driver_and_large_work_does_not(spark: Any) -> N
 def test_a_worker_that_dies_costs_its_items_a_retry(spark: Any, tmp_path: Path) -> None:
     marker = str(tmp_path / "died")
     items = [(number, marker) for number in range(8)]
-    outcomes = list(Spread(spark, 2).run(die_once, items, weight=lambda _: 1, in_driver=False))
+    outcomes = list(ParallelMap(spark, 2).run(die_once, items, weight=lambda _: 1, in_driver=False))
     assert Path(marker).exists(), "the fault was not injected"
     assert sorted(outcome.value for outcome in outcomes) == list(range(8))
 
 
 @integration
 def test_an_item_that_always_kills_its_worker_fails_alone(spark: Any) -> None:
-    outcomes = list(Spread(spark, 2).run(die, range(8), weight=lambda _: 1, in_driver=False))
+    outcomes = list(ParallelMap(spark, 2).run(die, range(8), weight=lambda _: 1, in_driver=False))
     assert sorted(outcome.item for outcome in outcomes) == list(range(8))
     (failed,) = (outcome for outcome in outcomes if outcome.failed)
     assert failed.item == 5
@@ -154,7 +154,7 @@ def test_results_arrive_while_other_items_still_run(spark: Any, tmp_path: Path) 
     permission = tmp_path / "permission"
     items = [(number, str(permission)) for number in range(4)]
     seen = []
-    for outcome in Spread(spark, 2).run(wait_for_permission, items, weight=lambda _: HEAVY):
+    for outcome in ParallelMap(spark, 2).run(wait_for_permission, items, weight=lambda _: HEAVY):
         seen.append(outcome)
         permission.touch()
     assert sorted(outcome.value for outcome in seen) == [0, 1, 2, 3]
@@ -163,13 +163,15 @@ def test_results_arrive_while_other_items_still_run(spark: Any, tmp_path: Path) 
 
 @integration
 def test_partial_functions_and_values_of_any_library_travel(spark: Any) -> None:
-    outcomes = list(Spread(spark, 2).run(functools.partial(half, 2), range(3), in_driver=False))
+    outcomes = list(ParallelMap(spark, 2).run(functools.partial(half, 2), range(3), in_driver=False))
     assert {outcome.item: outcome.value for outcome in outcomes} == {0: 0, 1: Decimal("0.5"), 2: 1}
 
 
 @integration
 def test_a_value_that_cannot_travel_is_an_error_of_its_item_alone(spark: Any) -> None:
-    outcomes = list(Spread(spark, 2).run(something_that_cannot_travel, range(3), weight=lambda _: 1, in_driver=False))
+    outcomes = list(
+        ParallelMap(spark, 2).run(something_that_cannot_travel, range(3), weight=lambda _: 1, in_driver=False)
+    )
     errors = {outcome.item: outcome.error for outcome in outcomes}
     assert errors[0] is errors[2] is None
     assert "pickle" in str(errors[1])
@@ -181,7 +183,7 @@ def test_a_caller_who_stops_early_stops_the_work(
 ) -> None:
     session = None if in_driver else request.getfixturevalue("spark")
     items = [(number, str(tmp_path)) for number in range(60)]
-    outcomes = Spread(session, 2).run(note_and_wait, items, weight=lambda _: HEAVY, in_driver=in_driver)
+    outcomes = ParallelMap(session, 2).run(note_and_wait, items, weight=lambda _: HEAVY, in_driver=in_driver)
     next(outcomes)
     outcomes.close()  # type: ignore[attr-defined]
     begun = len(list(tmp_path.iterdir()))
@@ -189,10 +191,10 @@ def test_a_caller_who_stops_early_stops_the_work(
         wait_for_free_slots(session, 2)  # Spark takes some seconds to end a worker
         begun = len(list(tmp_path.iterdir()))
     assert begun < 60
-    list(Spread(session, 2).run(process_id, range(2), in_driver=in_driver))  # whatever still ran had time to go on
+    list(ParallelMap(session, 2).run(process_id, range(2), in_driver=in_driver))  # whatever still ran had time to go on
     assert len(list(tmp_path.iterdir())) == begun
 
 
 @integration
 def test_nothing_to_do_is_done_at_once(spark: Any) -> None:
-    assert list(Spread(spark, 2).run(process_id, [], in_driver=False)) == []
+    assert list(ParallelMap(spark, 2).run(process_id, [], in_driver=False)) == []

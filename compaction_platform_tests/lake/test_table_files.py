@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.expressions import AlwaysTrue, GreaterThanOrEqual, IsNull, Or
 
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
 from compaction_platform.lake.iceberg.branches import (
     BRANCH_LIFE_MS,
     BranchUnrelated,
@@ -23,7 +23,7 @@ from compaction_platform.lake.iceberg.branches import (
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.data_file_writer import (
     DataFileDiffers,
-    DataFiles,
+    DataFileWriter,
     NotWritable,
 )
 from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
@@ -34,12 +34,12 @@ pytestmark = pytest.mark.integration
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = (
-    Column("id", "long"),
-    Column("moment", "timestamptz"),
-    Column("day", "date"),
-    Column("word", "string"),
-    Column("price", "decimal(12, 2)"),
-    Column("tags", "list<string>"),
+    TableColumn("id", "long"),
+    TableColumn("moment", "timestamptz"),
+    TableColumn("day", "date"),
+    TableColumn("word", "string"),
+    TableColumn("price", "decimal(12, 2)"),
+    TableColumn("tags", "list<string>"),
 )
 MERGE_ON_READ = tuple((f"write.{verb}.mode", "merge-on-read") for verb in ("merge", "update", "delete"))
 
@@ -101,7 +101,7 @@ def publish(table: Any, spark: Any, files: Any) -> None:
 )
 def test_spark_reads_what_arrow_wrote(new_table: NewTable, settings: Settings, spark: Any, partition_by: Any) -> None:
     table, staged = new_table(*partition_by), rows(300)
-    files = DataFiles.of(table, settings).write(staged)
+    files = DataFileWriter.of(table, settings).write(staged)
     publish(table, spark, files)
     found = spark.table(spark_name(table))
     assert plain(found.toArrow().cast(staged.schema)) == plain(staged)
@@ -116,7 +116,7 @@ def test_rows_are_those_spark_sees_after_deletes_and_new_columns(
     new_table: NewTable, settings: Settings, spark: Any
 ) -> None:
     table = new_table(("day", "month"))
-    publish(table, spark, DataFiles.of(table, settings).write(rows(500)))
+    publish(table, spark, DataFileWriter.of(table, settings).write(rows(500)))
     name = spark_name(table)
     spark.sql(f"DELETE FROM {name} WHERE id % 3 = 0").collect()
     spark.sql(f"UPDATE {name} SET word = 'new' WHERE id % 5 = 0").collect()
@@ -136,7 +136,7 @@ def test_rows_are_those_spark_sees_after_deletes_and_new_columns(
 def test_a_filter_that_cuts_files_apart(new_table: NewTable, settings: Settings, spark: Any) -> None:
     """As after a change of the partitioning: files of the old one hold rows of many new partitions."""
     table = new_table()
-    publish(table, spark, DataFiles.of(table, settings).write(rows(400)))
+    publish(table, spark, DataFileWriter.of(table, settings).write(rows(400)))
     spark.sql(f"DELETE FROM {spark_name(table)} WHERE id % 2 = 0").collect()
     table.refresh()
     chosen: Any = GreaterThanOrEqual("id", 100)  # type: ignore[call-arg]
@@ -149,13 +149,13 @@ def test_a_filter_that_cuts_files_apart(new_table: NewTable, settings: Settings,
 def test_a_branch_that_is_gone_or_moved_is_not_begun_anew(new_table: NewTable, settings: Settings, spark: Any) -> None:
     """Otherwise the new snapshot would have no parent, and publishing it would lose everything else."""
     table = new_table()
-    publish(table, spark, DataFiles.of(table, settings).write(rows(10)))
+    publish(table, spark, DataFileWriter.of(table, settings).write(rows(10)))
     main = table.metadata.current_snapshot_id
     create_branch(table, "b", spark, spark_name(table))
     other = open_catalog(settings).load_table(table.name())
     drop_branch(other, "b")
     with pytest.raises(CommitFailedException):
-        append(table, "b", DataFiles.of(table, settings).write(rows(10, 10)), {})
+        append(table, "b", DataFileWriter.of(table, settings).write(rows(10, 10)), {})
     table.refresh()
     assert set(table.metadata.refs) == {"main"}
     assert table.metadata.current_snapshot_id == main
@@ -163,10 +163,10 @@ def test_a_branch_that_is_gone_or_moved_is_not_begun_anew(new_table: NewTable, s
 
 def test_only_what_continues_main_is_published(new_table: NewTable, settings: Settings, spark: Any) -> None:
     table = new_table()
-    publish(table, spark, DataFiles.of(table, settings).write(rows(10)))
+    publish(table, spark, DataFileWriter.of(table, settings).write(rows(10)))
     first = table.metadata.current_snapshot_id
     create_branch(table, "old", spark, spark_name(table))
-    publish(table, spark, DataFiles.of(table, settings).write(rows(10, 10)))
+    publish(table, spark, DataFileWriter.of(table, settings).write(rows(10, 10)))
     main = table.metadata.current_snapshot_id
     with pytest.raises(BranchUnrelated, match="Nothing was published"):
         publish_branch(table, "old", main, first)
@@ -183,7 +183,7 @@ def test_a_table_without_a_snapshot_has_no_rows(new_table: NewTable) -> None:
 def test_what_only_spark_can_read_is_said(new_table: NewTable, settings: Settings, spark: Any) -> None:
     """PyIceberg cannot tell whether a missing moment is later than another."""
     table = new_table(("moment", "day"))
-    publish(table, spark, DataFiles.of(table, settings).write(rows(30)))
+    publish(table, spark, DataFileWriter.of(table, settings).write(rows(30)))
     later: Any = GreaterThanOrEqual("moment", 0)  # type: ignore[call-arg]
     missing: Any = IsNull("moment")  # type: ignore[call-arg]
     with pytest.raises(NotReadable, match=table.name()[-1]):
@@ -194,13 +194,13 @@ def test_a_store_that_gives_back_something_else_is_found_out(
     new_table: NewTable, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table()
-    place = DataFiles.of(table, settings)
-    real = DataFiles._encoded
+    place = DataFileWriter.of(table, settings)
+    real = DataFileWriter._encoded
 
-    def one_row_less(self: DataFiles, given: pyarrow.Table) -> bytes:
+    def one_row_less(self: DataFileWriter, given: pyarrow.Table) -> bytes:
         return real(self, given.slice(1))
 
-    monkeypatch.setattr(DataFiles, "_encoded", one_row_less)
+    monkeypatch.setattr(DataFileWriter, "_encoded", one_row_less)
     with pytest.raises(DataFileDiffers, match="reads back as something else"):
         place.write(rows(10))
     assert list(place.store.list()) == []
@@ -210,7 +210,7 @@ def test_moments_outside_the_calendar_are_left_to_spark(new_table: NewTable, set
     table = new_table(("moment", "day"))
     given = rows(3).set_column(1, "moment", pyarrow.array([0, 1, 1 << 62], pyarrow.timestamp("us", "UTC")))
     with pytest.raises(NotWritable, match="calendar"):
-        DataFiles.of(table, settings).write(given)
+        DataFileWriter.of(table, settings).write(given)
 
 
 def test_dictionaries_are_for_columns_that_repeat_themselves() -> None:
@@ -221,12 +221,12 @@ def test_rows_of_many_partition_fields_are_filed_where_they_belong(settings: Set
     """More combinations than 64 bits can count."""
     names = [f"p{number}" for number in range(10)]
     name = f"many_{secrets.token_hex(4)}"
-    columns = tuple(Column(each, "int") for each in names)
+    columns = tuple(TableColumn(each, "int") for each in names)
     IcebergTable("silver", name, columns, tuple((each, "identity") for each in names)).meet(settings)
     table = open_catalog(settings).load_table(("silver", name))
     values = [[number] * 10 for number in range(256)] + [[1, *[0] * 9]]
     content = {each: pyarrow.array([row[place] for row in values], pyarrow.int32()) for place, each in enumerate(names)}
-    files = DataFiles.of(table, settings).write(pyarrow.table(content))
+    files = DataFileWriter.of(table, settings).write(pyarrow.table(content))
     assert [file.record_count for file in files] == [1] * 257
     found = {tuple(file.partition[place] for place in range(10)) for file in files}
     assert found == {tuple(row) for row in values}

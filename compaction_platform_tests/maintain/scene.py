@@ -16,14 +16,20 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles
-from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, key_of
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
+from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.maintain.job import MaintainRun, Maintenance, OrphanRules, Report, Request
-from compaction_platform.maintain.plan.file_groups import Policy
-from compaction_platform.maintain.table_state import Look
+from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.maintain.job import (
+    MaintainRun,
+    MaintenanceReport,
+    MaintenanceRequest,
+    OrphanRules,
+    TableMaintenance,
+)
+from compaction_platform.maintain.plan.file_groups import RewritePolicy
+from compaction_platform.maintain.table_state import TableState
 from compaction_platform.settings import Settings
 
 Row = dict[str, Any]
@@ -72,13 +78,13 @@ class Scene:
     def small_files(self, count: int = 5, country: str = "de", first: int = 0) -> None:
         """So many files of ten rows, in one commit."""
         table = self.table
-        writer = DataFiles.of(table, self.settings)
+        writer = DataFileWriter.of(table, self.settings)
         files = []
         for number in range(count):
             rows = rows_of(range(first + number * 10, first + number * 10 + 10), country)
             files += writer.write(pyarrow.Table.from_pylist(rows, COLUMNS))
             self.expected += rows
-        change = Change(added=[Added(file) for file in files], operation=Operation.APPEND)
+        change = FileChange(added=[AddedFile(file) for file in files], operation=Operation.APPEND)
         commit_change(table, change, Manifests(table.io))
 
     def small_commits(self, count: int = 5, country: str = "de", first: int = 0) -> None:
@@ -106,7 +112,7 @@ class Scene:
         sink = pyarrow.BufferOutputStream()
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, pyarrow.schema(fields)), sink)
         content = sink.getvalue()
-        DataFileRows(table.metadata, self.settings).store(path).write(key_of(path), content)
+        DataFileReader(table.metadata, self.settings).store(path).write(key_of(path), content)
         file = DataFile.from_args(
             content=DataFileContent.EQUALITY_DELETES,
             file_path=path,
@@ -117,7 +123,7 @@ class Scene:
             equality_ids=ids,
         )
         file.spec_id = table.metadata.default_spec_id
-        commit_change(table, Change(added=[Added(file)], operation=Operation.DELETE), Manifests(table.io))
+        commit_change(table, FileChange(added=[AddedFile(file)], operation=Operation.DELETE), Manifests(table.io))
         gone = [tuple(row[name] for name in names) for row in rows]
         self.expected = [row for row in self.expected if tuple(row[name] for name in names) not in gone]
 
@@ -131,8 +137,8 @@ class Scene:
     def schema(self) -> Schema:
         return self.table.schema()
 
-    def look(self) -> Look:
-        return Look.at(self.table)
+    def look(self) -> TableState:
+        return TableState.at(self.table)
 
     def read(self, at: int | None = None) -> list[Row]:
         """What Spark reads, now or in a snapshot."""
@@ -151,9 +157,9 @@ class Scene:
 
     # ------------------------------------------------------------ maintenance
 
-    def rules(self, **changes: Any) -> Maintenance:
-        policy = {name: changes.pop(name) for name in list(changes) if name in Policy.__dataclass_fields__}
-        base = Maintenance(
+    def rules(self, **changes: Any) -> TableMaintenance:
+        policy = {name: changes.pop(name) for name in list(changes) if name in RewritePolicy.__dataclass_fields__}
+        base = TableMaintenance(
             self.name, self.table_name, orphans=OrphanRules(enabled=False), expire_snapshots=False, manifests_from=0
         )
         return replace(base, policy=replace(base.policy, **policy), **changes)
@@ -163,13 +169,13 @@ class Scene:
         return MaintainRun(
             self.rules(**changes),
             self.settings,
-            spread=lambda: Spread(self.spark, 2) if on_spark else Spread(None, 2),
+            spread=lambda: ParallelMap(self.spark, 2) if on_spark else ParallelMap(None, 2),
             session=lambda: self.spark,
             say=self.said.append,
             clock=lambda: datetime.now(UTC) + later,
         )
 
-    def maintain(self, request: Request | None = None, **named: Any) -> Report:
+    def maintain(self, request: MaintenanceRequest | None = None, **named: Any) -> MaintenanceReport:
         return self.run_of(**named).run(request)
 
 

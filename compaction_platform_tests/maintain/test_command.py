@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 from compaction_platform import cli
 from compaction_platform.cli import app
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles
-from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
+from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.settings import Settings
 
@@ -31,13 +31,13 @@ def wide_console(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def table(settings: Settings, lake_environment: dict[str, str]) -> Iterator[str]:
-    columns = (Column("event_id", "string"), Column("event_time", "timestamptz"))
+    columns = (TableColumn("event_id", "string"), TableColumn("event_time", "timestamptz"))
     IcebergTable("silver", "events", columns).meet(settings)
     table = open_catalog(settings).load_table(TABLE)
     for number in range(FILES):
         rows = pyarrow.table({"event_id": [str(number)], "event_time": [datetime(2026, 1, 1, tzinfo=UTC)]})
-        files = DataFiles.of(table, settings).write(rows)
-        commit_change(table, Change(added=[Added(file) for file in files]), Manifests(table.io))
+        files = DataFileWriter.of(table, settings).write(rows)
+        commit_change(table, FileChange(added=[AddedFile(file) for file in files]), Manifests(table.io))
     yield TABLE
     open_catalog(settings).drop_table(TABLE)
 

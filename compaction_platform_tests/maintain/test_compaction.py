@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.maintain.job import Request, RequestInvalid
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.maintain.job import MaintenanceRequest, MaintenanceRequestInvalid
 from compaction_platform.maintain.operations.write_properties import WriteRules
 from compaction_platform.maintain.plan.file_groups import BEYOND_LIMIT
 from compaction_platform.maintain.plan.partition_filter import FilterInvalid
@@ -71,16 +71,16 @@ def test_too_few_small_files_are_left_alone_until_forced(scene: Scene) -> None:
     report = scene.maintain()
     assert report.skipped is not None and "min_files_to_compact" in report.skipped
     assert scene.files() == 2
-    scene.maintain(Request(force=True))
+    scene.maintain(MaintenanceRequest(force=True))
     assert scene.files() == 1
     scene.assert_nothing_lost()
-    report = scene.maintain(Request(force=True))
+    report = scene.maintain(MaintenanceRequest(force=True))
     assert report.committed == () and report.skipped is not None
 
 
 def test_max_files_is_kept(scene: Scene) -> None:
     scene.small_files(9)
-    report = scene.maintain(Request(max_files=5))
+    report = scene.maintain(MaintenanceRequest(max_files=5))
     assert report.figures()["files_compacted"] == 5
     assert report.plan.left_alone[BEYOND_LIMIT].files == 4
     assert scene.files() == 5
@@ -90,7 +90,7 @@ def test_max_files_is_kept(scene: Scene) -> None:
 def test_a_dry_run_shows_the_plan_that_a_run_carries_out(scene: Scene) -> None:
     scene.small_files(4)
     before = scene.table.metadata
-    prospect = scene.run_of().prospect(Request(dry_run=True))
+    prospect = scene.run_of().prospect(MaintenanceRequest(dry_run=True))
     assert scene.table.metadata == before
     report = scene.maintain()
     assert report.plan == prospect.plan
@@ -127,7 +127,7 @@ def test_outputs_are_cut_at_the_target_size_and_a_rest_is_not_left_small(new_sce
 def test_only_partitions_of_the_filter_are_touched(scene: Scene) -> None:
     scene.small_files(3, "de")
     scene.small_files(3, "fr", first=100)
-    scene.maintain(Request(partition_filter="country = 'fr'"))
+    scene.maintain(MaintenanceRequest(partition_filter="country = 'fr'"))
     assert sorted(partition.files for partition in scene.run_of().health().partitions) == [1, 3]
     scene.assert_nothing_lost()
 
@@ -144,7 +144,7 @@ def test_only_partitions_of_the_filter_are_touched(scene: Scene) -> None:
 def test_a_filter_that_cannot_be_meant_is_refused(scene: Scene, text: str, problem: str) -> None:
     scene.small_files(3)
     with pytest.raises(FilterInvalid, match=problem):
-        scene.maintain(Request(partition_filter=text))
+        scene.maintain(MaintenanceRequest(partition_filter=text))
     assert scene.files() == 3
 
 
@@ -155,7 +155,7 @@ def test_a_filter_on_the_source_of_a_transform_finds_its_partitions(new_scene: N
     for day in (0, 1):
         for number in range(3):
             scene.write([{"id": day * 10 + number, "at": moment + timedelta(days=day)}], schema=schema)
-    scene.maintain(Request(partition_filter="at >= '2026-01-02T00:00:00+00:00'"))
+    scene.maintain(MaintenanceRequest(partition_filter="at >= '2026-01-02T00:00:00+00:00'"))
     assert scene.files() == 4
     assert len(scene.read()) == 6
 
@@ -231,7 +231,7 @@ def test_values_too_long_for_statistics_are_still_found(new_scene: NewScene, mon
     schema = pyarrow.schema({"id": pyarrow.int64(), "note": pyarrow.string()})
     for number, note in enumerate(("a", "b", "z" * 5000, "c")):
         scene.write([{"id": number, "note": note}], schema=schema)
-    monkeypatch.setattr(WriteRules, "encoding", lambda self: Encoding(row_group_bytes=1))
+    monkeypatch.setattr(WriteRules, "encoding", lambda self: WriterOptions(row_group_bytes=1))
     scene.maintain()
     assert scene.files() == 1
     assert [row.id for row in scene.sql(f"SELECT id FROM {scene.full_name} WHERE note > 'd'")] == [2]
@@ -275,7 +275,7 @@ def test_rows_are_put_in_order_and_none_is_lost(new_scene: NewScene, how: dict[s
 
 
 def test_sorted_rows_are_cut_at_the_target_size_too(new_scene: NewScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(WriteRules, "encoding", lambda self: Encoding(row_group_bytes=200_000))
+    monkeypatch.setattr(WriteRules, "encoding", lambda self: WriterOptions(row_group_bytes=200_000))
     scene = new_scene(columns="id bigint, note string", partitioned_by=None)
     schema = pyarrow.schema({"id": pyarrow.int64(), "note": pyarrow.string()})
     noise = [{"id": (n * 7919) % 24_000, "note": f"{(n * 2654435761) % 2**61:x}" * 12} for n in range(24_000)]
@@ -297,18 +297,18 @@ def test_sorted_rows_are_cut_at_the_target_size_too(new_scene: NewScene, monkeyp
     [{"target_file_size_mb": 0}, {"snapshot_retention_hours": 0}, {"snapshot_retention_hours": -1}, {"max_files": 1}],
 )
 def test_absurd_requests_are_refused_in_words(request_: dict[str, int]) -> None:
-    with pytest.raises(RequestInvalid, match=next(iter(request_))):
-        Request(**request_)  # type: ignore[arg-type]
+    with pytest.raises(MaintenanceRequestInvalid, match=next(iter(request_))):
+        MaintenanceRequest(**request_)  # type: ignore[arg-type]
 
 
 def test_retention_0_is_possible_with_force() -> None:
-    assert Request(snapshot_retention_hours=0, force=True).force
+    assert MaintenanceRequest(snapshot_retention_hours=0, force=True).force
 
 
 def test_a_dry_run_is_never_a_run(scene: Scene) -> None:
     scene.small_files(3)
-    with pytest.raises(RequestInvalid, match="dry_run"):
-        scene.maintain(Request(dry_run=True))
+    with pytest.raises(MaintenanceRequestInvalid, match="dry_run"):
+        scene.maintain(MaintenanceRequest(dry_run=True))
     assert scene.files() == 3
 
 
@@ -340,12 +340,12 @@ def test_format_3_is_refused_with_a_way_out(new_scene: NewScene) -> None:
 
 
 def test_a_damaged_file_is_left_and_the_other_partitions_go_on(scene: Scene) -> None:
-    from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
+    from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, key_of
 
     scene.small_files(3, "de")
     scene.small_files(3, "fr", first=100)
     path = next(path for path in scene.look().files.data if "country=fr" in path)
-    store = DataFileRows(scene.table.metadata, scene.settings).store(path)
+    store = DataFileReader(scene.table.metadata, scene.settings).store(path)
     content = bytearray(bytes(store.read(key_of(path))))
     content[20] ^= 0xFF
     store.write(key_of(path), bytes(content))

@@ -9,13 +9,13 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, bucket_of, key_of
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, bucket_of, key_of
 from compaction_platform.lake.storage.aws_clients import aws_client
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.maintain.job import OrphanRules, Request
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.maintain.job import MaintenanceRequest, OrphanRules
 from compaction_platform.maintain.operations import expire_snapshots
-from compaction_platform.maintain.operations.remove_orphan_files import Orphans
-from compaction_platform.maintain.operations.rollback import CannotUndo, NothingToUndo
+from compaction_platform.maintain.operations.remove_orphan_files import OrphanRemoval
+from compaction_platform.maintain.operations.rollback import CannotRollBack, NothingToRollBack
 from compaction_platform.maintain.operations.verify_rows import missing_files, retention_gap, rows_differ
 from compaction_platform.maintain.operations.write_properties import drift
 from compaction_platform.maintain.plan.snapshot_retention import Retention
@@ -30,8 +30,8 @@ DAY_AND_MORE = timedelta(hours=25)
 ORPHANS = OrphanRules(older_than=timedelta(hours=24), quarantined_for=timedelta(hours=24))
 
 
-def objects(scene: Scene) -> Objects:
-    return Objects.at(scene.table.location(), scene.settings)
+def objects(scene: Scene) -> ObjectStore:
+    return ObjectStore.at(scene.table.location(), scene.settings)
 
 
 def keys(scene: Scene) -> set[str]:
@@ -83,7 +83,7 @@ def test_a_reader_that_began_before_the_compaction_finishes_after_the_expiry(
     monkeypatch.setattr(expire_snapshots, "_moment", aged)
     report = scene.maintain(expire_snapshots=True, retention=Retention(hours=24))
     assert report.committed and report.snapshots_expired == 3, "all but the one that is being read"
-    reader = DataFileRows(scene.table.metadata, scene.settings)
+    reader = DataFileReader(scene.table.metadata, scene.settings)
     groups = [reader.row_groups(each.data_file, reader.fetch(path)) for path, each in look.files.data.items()]
     read = [row for each in groups for rows in each for row in rows.to_pylist()]
     assert ordered(read) == ordered(scene.expected)
@@ -100,7 +100,9 @@ def test_a_branch_with_a_retention_of_its_own_is_not_guessed_about(scene: Scene)
 
 def test_a_request_may_expire_sooner_and_the_check_says_so(scene: Scene) -> None:
     scene.small_commits(3)
-    scene.maintain(Request(expire_snapshots=True, snapshot_retention_hours=0, force=True), later=timedelta(minutes=1))
+    scene.maintain(
+        MaintenanceRequest(expire_snapshots=True, snapshot_retention_hours=0, force=True), later=timedelta(minutes=1)
+    )
     assert len(scene.snapshots) == 1
     scene.assert_nothing_lost()
     now = datetime.now(UTC)
@@ -191,7 +193,7 @@ def test_what_a_slow_writer_commits_after_all_is_put_back(scene: Scene) -> None:
 
 def test_orphans_that_are_too_young_are_refused() -> None:
     with pytest.raises(CompactionError, match="at least"):
-        Orphans(None, None, timedelta(hours=1), timedelta(hours=1))  # type: ignore[arg-type]
+        OrphanRemoval(None, None, timedelta(hours=1), timedelta(hours=1))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -207,7 +209,7 @@ def test_a_location_that_two_tables_share_is_left_alone(scene: Scene, content: b
     assert "another table" in " ".join(report.troubles)
     assert report.committed, "the compaction stands, and is told"
     assert {"data/country=de/other.parquet", "metadata/00000-other.metadata.json"} <= keys(scene)
-    assert "another table" in str(scene.run_of(orphans=ORPHANS).prospect(Request()).trouble)
+    assert "another table" in str(scene.run_of(orphans=ORPHANS).prospect(MaintenanceRequest()).trouble)
 
 
 # ---------------------------------------------------------------- manifests and properties
@@ -266,7 +268,7 @@ def test_the_last_compaction_is_taken_back(new_scene: NewScene) -> None:
     after = scene.look().files
     assert after.data.keys() == before.data.keys() and after.deletes.keys() == before.deletes.keys()
     scene.assert_nothing_lost()
-    with pytest.raises(NothingToUndo):
+    with pytest.raises(NothingToRollBack):
         scene.run_of().undo()
     scene.maintain()
     scene.assert_nothing_lost()
@@ -288,7 +290,7 @@ def test_a_roll_back_that_would_lose_a_commit_is_refused(scene: Scene) -> None:
     scene.small_files(4)
     scene.maintain()
     scene.write(rows_of([999]))
-    with pytest.raises(CannotUndo, match="writers have committed 1 times"):
+    with pytest.raises(CannotRollBack, match="writers have committed 1 times"):
         scene.run_of().undo()
     scene.assert_nothing_lost()
 
@@ -296,10 +298,10 @@ def test_a_roll_back_that_would_lose_a_commit_is_refused(scene: Scene) -> None:
 def test_undo_ends_with_the_retention(scene: Scene) -> None:
     scene.small_files(4)
     scene.maintain()
-    with pytest.raises(CannotUndo, match="may at any moment"):
+    with pytest.raises(CannotRollBack, match="may at any moment"):
         scene.run_of(later=timedelta(hours=167, minutes=30)).undo()
     scene.maintain(expire_snapshots=True, later=WEEK_AND_MORE)
-    with pytest.raises(CannotUndo, match="expired"):
+    with pytest.raises(CannotRollBack, match="expired"):
         scene.run_of().undo()
     scene.assert_nothing_lost()
 
@@ -312,7 +314,7 @@ def test_the_audit_reads_what_a_compaction_replaced_and_made(new_scene: NewScene
     scene.maintain()
     assert rows_differ(scene.table, scene.settings) == (20, {})
     (path,) = scene.look().files.data
-    reader = DataFileRows(scene.table.metadata, scene.settings)
+    reader = DataFileReader(scene.table.metadata, scene.settings)
     rows = pyarrow.parquet.read_table(pyarrow.BufferReader(reader.fetch(path)))
     changed = rows.set_column(2, rows.schema.field("amount"), pyarrow.array([0.0] * rows.num_rows))
     sink = pyarrow.BufferOutputStream()

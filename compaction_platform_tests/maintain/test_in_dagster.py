@@ -11,7 +11,7 @@ import pytest
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.maintain.component import MaintainedTable, care_definitions, switched_on
 from compaction_platform.maintain.dagster.checks import check_specs
-from compaction_platform.maintain.job import Request
+from compaction_platform.maintain.job import MaintenanceRequest
 from compaction_platform_tests.maintain.scene import Scene, rows_of
 
 pytestmark = pytest.mark.integration
@@ -152,14 +152,14 @@ def test_checks_alone_look_again(deploy: Callable[..., Deployment]) -> None:
 
 
 def test_missing_files_fail_the_retention_check(deploy: Callable[..., Deployment]) -> None:
-    from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
+    from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, key_of
 
     deployment = deploy()
     scene = deployment.scene
     scene.small_files(3)
     old = next(iter(scene.look().files.data))
     deployment.run()
-    DataFileRows(scene.table.metadata, scene.settings).store(old).delete([key_of(old)])
+    DataFileReader(scene.table.metadata, scene.settings).store(old).delete([key_of(old)])
     found = checks(deployment.job("checks"))["retention_kept"]
     assert not found.passed
     assert old in str(found.metadata["problems"].value)
@@ -294,4 +294,4 @@ def test_a_merged_table_switches_it_on(project: Path) -> None:
 def test_a_run_config_is_a_request() -> None:
     from compaction_platform.maintain.dagster.assets import MaintainConfig
 
-    assert MaintainConfig(max_files=7, force=True).request() == Request(max_files=7, force=True)
+    assert MaintainConfig(max_files=7, force=True).request() == MaintenanceRequest(max_files=7, force=True)

@@ -16,11 +16,11 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from compaction_platform.lake.iceberg import projection
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, key_of
-from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, key_of
+from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.iceberg.table_scan import TableRows
-from compaction_platform.maintain.job import Request
+from compaction_platform.maintain.job import MaintenanceRequest
 from compaction_platform.maintain.operations import rewrite_data_files
 from compaction_platform.maintain.operations.verify_rows import rows_differ
 from compaction_platform.serve.http.models import Query
@@ -85,7 +85,7 @@ def test_nulls_in_nested_columns_stay_nulls(new_scene: NewScene) -> None:
     scene = nested_scene(new_scene)
     before, arrow, served = by_spark(scene), by_arrow(scene), by_the_service(scene)
     assert [row["c0"] for row in served][:4] == [None, [], [None], [{"a": None}]]
-    report = scene.maintain(Request(force=True))
+    report = scene.maintain(MaintenanceRequest(force=True))
     assert report.failed == {}
     assert [each.result.engine for each in report.committed] == ["re-encode"]
     assert by_spark(scene) == before
@@ -112,7 +112,7 @@ def test_the_proof_finds_what_row_logic_does_wrong(
     scene.sql(f"ALTER TABLE {scene.full_name} ADD COLUMN c0.element.z int")
     before = by_spark(scene)
     monkeypatch.setattr(*FAULTS[fault])
-    report = scene.maintain(Request(force=True))
+    report = scene.maintain(MaintenanceRequest(force=True))
     assert report.committed == ()
     (problem,) = report.failed.values()
     assert "OutputDiffers" in problem and "a second reader finds" in problem
@@ -121,9 +121,9 @@ def test_the_proof_finds_what_row_logic_does_wrong(
 
 def test_the_check_alone_finds_nulls_that_became_empty(new_scene: NewScene) -> None:
     scene = nested_scene(new_scene)
-    scene.maintain(Request(force=True))
+    scene.maintain(MaintenanceRequest(force=True))
     (path,) = scene.look().files.data
-    reader = DataFileRows(scene.table.metadata, scene.settings)
+    reader = DataFileReader(scene.table.metadata, scene.settings)
     rows = pyarrow.parquet.read_table(pyarrow.BufferReader(reader.fetch(path)))
     changed = pyarrow.array([[] if value is None else value for value in rows["c0"].to_pylist()], rows["c0"].type)
     sink = pyarrow.BufferOutputStream()
@@ -142,7 +142,7 @@ def add_file(scene: Scene, rows: pyarrow.Table, **options: Any) -> None:
     sink = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(rows, sink, **options)
     content = sink.getvalue()
-    DataFileRows(table.metadata, scene.settings).store(path).write(key_of(path), content)
+    DataFileReader(table.metadata, scene.settings).store(path).write(key_of(path), content)
     file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
@@ -152,7 +152,7 @@ def add_file(scene: Scene, rows: pyarrow.Table, **options: Any) -> None:
         file_size_in_bytes=len(content),
     )
     file.spec_id = table.metadata.default_spec_id
-    commit_change(table, Change(added=[Added(file)], operation=Operation.APPEND), Manifests(table.io))
+    commit_change(table, FileChange(added=[AddedFile(file)], operation=Operation.APPEND), Manifests(table.io))
 
 
 @pytest.mark.parametrize("seed", [3, 8, 21])
@@ -174,7 +174,7 @@ def test_generated_nested_tables_read_alike_before_and_after(new_scene: NewScene
             if number == 1:
                 update.delete_column("c1")
     before = by_spark(scene)
-    report = scene.maintain(Request(force=True))
+    report = scene.maintain(MaintenanceRequest(force=True))
     assert (report.failed, scene.files()) == ({}, 1)
     assert by_spark(scene) == before
     assert rows_differ(scene.table, scene.settings) == (60, {})
@@ -206,7 +206,7 @@ def test_int96_timestamps_far_away_stay_what_they_are(new_scene: NewScene) -> No
     assert moments_by_spark(scene) == MOMENTS * 3
     served = [row["ts"] for row in by_the_service(scene)]
     assert (served[2][:10], served[3][:19]) == ("0001-01-01", "9999-12-31T23:59:59")
-    report = scene.maintain(Request(force=True))
+    report = scene.maintain(MaintenanceRequest(force=True))
     assert report.failed == {}
     assert [each.result.engine for each in report.committed] == ["re-encode"]
     assert moments_by_spark(scene) == MOMENTS * 3
@@ -216,9 +216,9 @@ def test_int96_timestamps_far_away_stay_what_they_are(new_scene: NewScene) -> No
 
 def test_the_check_alone_finds_int96_timestamps_that_became_others(new_scene: NewScene) -> None:
     scene = int96_scene(new_scene)
-    scene.maintain(Request(force=True))
+    scene.maintain(MaintenanceRequest(force=True))
     (path,) = scene.look().files.data
-    reader = DataFileRows(scene.table.metadata, scene.settings)
+    reader = DataFileReader(scene.table.metadata, scene.settings)
     rows = pyarrow.parquet.read_table(pyarrow.BufferReader(reader.fetch(path)))
     wrapped = [(moment * 1000 + (1 << 63)) % (1 << 64) - (1 << 63) for moment in MOMENTS]
     others = pyarrow.array([moment // 1000 for moment in wrapped] * 3).cast(rows["ts"].type)
@@ -239,7 +239,7 @@ def test_int96_timestamps_that_microseconds_cannot_hold_leave_their_file_alone(
         [pyarrow.array([99], pyarrow.int32()), pyarrow.array([1], fields[1].type)], schema=pyarrow.schema(fields)
     )
     add_file(scene, rows, use_deprecated_int96_timestamps=True)
-    report = scene.maintain(Request(force=True))
+    report = scene.maintain(MaintenanceRequest(force=True))
     (problem,) = report.failed.values()
     assert "INT96 timestamps that microseconds cannot hold" in problem
     assert scene.files() == 2, "the others were compacted"

@@ -12,10 +12,10 @@ from pyiceberg.catalog.memory import InMemoryCatalog
 from pyiceberg.table import Table
 
 from compaction_platform.lake.iceberg.catalog import store_properties
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.maintain.operations import remove_orphan_files as orphans_module
 from compaction_platform.maintain.operations.remove_orphan_files import (
-    Orphans,
+    OrphanRemoval,
     SharedLocation,
     TableReplaced,
     comparable,
@@ -44,11 +44,11 @@ class Place:
         return self.catalog.load_table(self.name)
 
     @property
-    def store(self) -> Objects:
+    def store(self) -> ObjectStore:
         return self.orphans().store
 
-    def orphans(self) -> Orphans:
-        return Orphans(self.table, self.settings, timedelta(hours=24), timedelta(hours=24))
+    def orphans(self) -> OrphanRemoval:
+        return OrphanRemoval(self.table, self.settings, timedelta(hours=24), timedelta(hours=24))
 
     def all_keys(self) -> set[str]:
         return {stored.key for stored in self.store.list()}

@@ -15,15 +15,15 @@ from compaction_platform.maintain.plan.file_groups import (
     LARGE,
     UNWANTED,
     LiveFile,
-    Policy,
+    RewritePolicy,
     make_plan,
 )
-from compaction_platform.maintain.plan.health import Counts, health_of
-from compaction_platform.maintain.plan.snapshot_retention import Known, Ref, Retention, to_expire
+from compaction_platform.maintain.plan.health import FileCounts, health_of
+from compaction_platform.maintain.plan.snapshot_retention import KnownSnapshot, Ref, Retention, to_expire
 
 pytestmark = pytest.mark.unit
 
-POLICY = Policy(target_bytes=128 * MB, small_bytes=64 * MB, min_files=3, max_files=100)
+POLICY = RewritePolicy(target_bytes=128 * MB, small_bytes=64 * MB, min_files=3, max_files=100)
 
 
 def file(number: int, mb: float = 1, place: str = "a", **more: object) -> LiveFile:
@@ -108,9 +108,9 @@ def test_what_a_plan_makes_is_not_planned_again(sizes: list[float]) -> None:
 
 
 def test_a_healthy_table_has_nothing_to_say_and_an_ill_one_says_what() -> None:
-    well = health_of([file(n, 100, place=str(n)) for n in range(5)], Counts(snapshots=3), POLICY)
+    well = health_of([file(n, 100, place=str(n)) for n in range(5)], FileCounts(snapshots=3), POLICY)
     assert (well.score, well.reason, well.recommended) == (100, "healthy", False)
-    ill = health_of([file(n) for n in range(100)], Counts(snapshots=3), POLICY)
+    ill = health_of([file(n) for n in range(100)], FileCounts(snapshots=3), POLICY)
     assert ill.recommended and ill.score < 50
     assert ill.reason == "100 of 100 files could become 1"
     assert ill.files_fewer == 99
@@ -121,12 +121,12 @@ def test_a_healthy_table_has_nothing_to_say_and_an_ill_one_says_what() -> None:
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
-def known(*hours_ago: float) -> list[Known]:
+def known(*hours_ago: float) -> list[KnownSnapshot]:
     """A line of snapshots, the oldest first."""
-    return [Known(n, n - 1 if n else None, NOW - timedelta(hours=hours)) for n, hours in enumerate(hours_ago)]
+    return [KnownSnapshot(n, n - 1 if n else None, NOW - timedelta(hours=hours)) for n, hours in enumerate(hours_ago)]
 
 
-def expiring(line: list[Known], retention: Retention, **refs: int | Ref) -> list[int]:
+def expiring(line: list[KnownSnapshot], retention: Retention, **refs: int | Ref) -> list[int]:
     heads = {name: ref if isinstance(ref, Ref) else Ref(ref) for name, ref in refs.items()}
     return to_expire(line, heads, "main", retention, NOW)
 
@@ -151,12 +151,16 @@ def test_so_many_are_kept_however_old() -> None:
 
 
 def test_what_no_branch_leads_to_goes_after_the_retention() -> None:
-    line = [*known(1000, 900), Known(50, 0, NOW - timedelta(hours=10)), Known(51, 0, NOW - timedelta(hours=900))]
+    line = [
+        *known(1000, 900),
+        KnownSnapshot(50, 0, NOW - timedelta(hours=10)),
+        KnownSnapshot(51, 0, NOW - timedelta(hours=900)),
+    ]
     assert expiring(line, Retention(168), main=1) == [0, 51]
 
 
 def test_what_was_rolled_back_just_now_was_in_use_until_then() -> None:
-    line = [*known(1000, 900), Known(50, 1, NOW - timedelta(hours=800))]
+    line = [*known(1000, 900), KnownSnapshot(50, 1, NOW - timedelta(hours=800))]
     ended = {50: NOW - timedelta(minutes=1)}
     assert to_expire(line, {"main": Ref(1)}, "main", Retention(168), NOW, ended) == [0]
 

@@ -13,14 +13,14 @@ from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation
 
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles
-from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
+from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 from compaction_platform.lake.storage import object_store, prefetch, staged_upload
 from compaction_platform.lake.storage.aws_clients import aws_client
-from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused
+from compaction_platform.lake.storage.object_store import MultipartWrite, ObjectStore, StoreRefused
 from compaction_platform.maintain.operations import rewrite_data_files
 from compaction_platform_tests.maintain.scene import COLUMNS, Scene, ordered, rows_of
 
@@ -98,7 +98,7 @@ def test_files_of_pyiceberg_are_stitched_with_metrics_identities_and_split_offse
         for bounds in (file.lower_bounds, file.upper_bounds)
     )
     assert (low, high) == ({1: 0, 2: "de", 3: 1.0}, {1: 4 * ROWS - 1, 2: "de", 3: float(4 * ROWS)})
-    content = DataFileRows(scene.table.metadata, scene.settings).fetch(file.file_path)
+    content = DataFileReader(scene.table.metadata, scene.settings).fetch(file.file_path)
     footer = pyarrow.parquet.read_metadata(pyarrow.BufferReader(content))
     assert list(file.split_offsets) == [4] and footer.num_row_groups == 1
     fields = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content)).schema_arrow
@@ -162,14 +162,14 @@ def test_files_with_deletes_or_of_another_codec_or_schema_are_encoded_anew(new_s
 
 
 def test_a_damaged_file_is_found_although_pages_would_only_be_copied(scene: Scene) -> None:
-    writer = DataFiles.of(scene.table, scene.settings)  # with checksums, as Spark writes them, too
+    writer = DataFileWriter.of(scene.table, scene.settings)  # with checksums, as Spark writes them, too
     for number in range(4):
         rows = rows_of(range(number * ROWS, (number + 1) * ROWS))
         files = writer.write(pyarrow.Table.from_pylist(rows, COLUMNS))
-        change = Change(added=[Added(file) for file in files], operation=Operation.APPEND)
+        change = FileChange(added=[AddedFile(file) for file in files], operation=Operation.APPEND)
         commit_change(scene.table, change, Manifests(scene.table.io))
     bad = sorted(file.file_path for file in data_files(scene))[1]
-    store = DataFileRows(scene.table.metadata, scene.settings).store(bad)
+    store = DataFileReader(scene.table.metadata, scene.settings).store(bad)
     key = bad.removeprefix("s3://").partition("/")[2]
     content = bytearray(store.read(key))
     content[100] ^= 0xFF
@@ -187,20 +187,20 @@ def test_a_store_that_has_other_bytes_than_it_was_given_changes_nothing(
     scene = large_scene(new_scene)
     before = {file.file_path for file in data_files(scene)}
     given: set[str] = set()
-    real = Growing.write
+    real = MultipartWrite.write
 
-    def altered(stored: Growing, data: Any) -> None:
+    def altered(stored: MultipartWrite, data: Any) -> None:
         given.add(stored.key)
         content = bytearray(data)
         content[len(content) // 2] ^= 1
         real(stored, bytes(content))
 
-    monkeypatch.setattr(Growing, "write", altered)
+    monkeypatch.setattr(MultipartWrite, "write", altered)
     report = scene.maintain()
     assert (len(given), report.committed) == (1, ())
     assert "is not what was stored" in "".join(report.failed.values())
     assert {file.file_path for file in data_files(scene)} == before
-    assert DataFileRows(scene.table.metadata, scene.settings).store(next(iter(before))).stat(given.pop()) is None
+    assert DataFileReader(scene.table.metadata, scene.settings).store(next(iter(before))).stat(given.pop()) is None
     scene.assert_nothing_lost()
 
 
@@ -210,14 +210,14 @@ def test_an_output_goes_to_the_store_while_it_is_made_and_is_seen_when_it_is_pro
 ) -> None:
     scene = large_scene(new_scene)
     seen: list[tuple[int, bool]] = []
-    real = rewrite_data_files.proved
+    real = rewrite_data_files.verify_stitched
 
     def watched(*given: Any, **options: Any) -> Any:
         (upload,) = unfinished(scene)
         seen.append((parts_of(scene, upload), upload["Key"] in stored(scene)))
         return real(*given, **options)
 
-    monkeypatch.setattr(rewrite_data_files, "proved", watched)
+    monkeypatch.setattr(rewrite_data_files, "verify_stitched", watched)
     assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
     ((parts, is_there),) = seen
     assert parts >= 1 and not is_there
@@ -234,9 +234,9 @@ def test_an_output_that_is_not_proved_leaves_nothing_in_the_store(
 
     def refused(*_: Any, **__: Any) -> Any:
         during.append(unfinished(scene))
-        raise CannotStitch("it is not what it should be")
+        raise StitchUnsupported("it is not what it should be")
 
-    monkeypatch.setattr(rewrite_data_files, "proved", refused)
+    monkeypatch.setattr(rewrite_data_files, "verify_stitched", refused)
     before = stored(scene)
     report = scene.maintain()
     assert [len(each) for each in during] == [1]
@@ -252,11 +252,11 @@ def test_a_store_that_refuses_a_part_gets_the_file_whole(new_scene: NewScene, mo
     scene = large_scene(new_scene)
     refusals: list[str] = []
 
-    def refused(stored: Growing, _: Any) -> None:
+    def refused(stored: MultipartWrite, _: Any) -> None:
         refusals.append(stored.key)
         raise StoreRefused("the store is busy")
 
-    monkeypatch.setattr(Growing, "write", refused)
+    monkeypatch.setattr(MultipartWrite, "write", refused)
     assert [engine for engine, _ in engines(scene.maintain())] == ["stitch"]
     assert len(refusals) == 1
     scene.assert_nothing_lost()
@@ -271,7 +271,7 @@ def test_a_store_that_refuses_everything_is_told_as_that_and_nothing_is_encoded_
     def refused(*_: Any) -> None:
         raise StoreRefused("the store is full")
 
-    monkeypatch.setattr(Objects, "create_from", refused)
+    monkeypatch.setattr(ObjectStore, "create_from", refused)
     report = scene.maintain()
     assert (list(report.committed), "the store is full" in "".join(report.failed.values())) == ([], True)
     assert stored(scene) == before

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.component import TABLE_PROPERTIES
-from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField, Places
-from compaction_platform.merge.job import MergeRun, Outcome
+from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, MergeRules, PartitionField, StagingPaths
+from compaction_platform.merge.job import MergeOutcome, MergeRun
 from compaction_platform.merge.plan.staged_hours import hour_of
 from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.model import Model, Row
@@ -33,13 +33,13 @@ SCHEMA = pyarrow.schema(
     }
 )
 COLUMNS = (
-    Column("event_id", "string"),
-    Column("event_time", "timestamptz"),
-    Column("updated_at", "timestamptz"),
-    Column("amount", "double"),
-    Column("country", "string"),
+    TableColumn("event_id", "string"),
+    TableColumn("event_time", "timestamptz"),
+    TableColumn("updated_at", "timestamptz"),
+    TableColumn("amount", "double"),
+    TableColumn("country", "string"),
 )
-ORIGIN = (Column(FILE_COLUMN, "string"), Column(ROW_COLUMN, "long"))
+ORIGIN = (TableColumn(FILE_COLUMN, "string"), TableColumn(ROW_COLUMN, "long"))
 
 
 def event(name: str, version: int = 0, amount: float | None = 1.0, *, day: int = 0, country: str | None = None) -> Row:
@@ -61,7 +61,7 @@ def parquet(rows: Sequence[Row] | pyarrow.Table) -> bytes:
 
 class Scene:
     def __init__(
-        self, settings: Settings, spark: Any, staging: Path, columns: tuple[Column, ...] = COLUMNS, **rules: Any
+        self, settings: Settings, spark: Any, staging: Path, columns: tuple[TableColumn, ...] = COLUMNS, **rules: Any
     ) -> None:
         self.settings, self.spark, self.staging = settings, spark, staging
         self.said: list[str] = []
@@ -86,8 +86,8 @@ class Scene:
         IcebergTable("merging", name, (*columns, *ORIGIN), partitions, TABLE_PROPERTIES).meet(settings)
 
     @property
-    def places(self) -> Places:
-        return Places.of(self.rules, self.settings)
+    def places(self) -> StagingPaths:
+        return StagingPaths.of(self.rules, self.settings)
 
     def hour(self, number: int = 0) -> str:
         return hour_of(DAY + timedelta(hours=number))
@@ -109,11 +109,11 @@ class Scene:
     def run(self, **changes: Any) -> MergeRun:
         slots = self.settings.spark_slots or 2
         run = MergeRun(
-            self.rules, self.settings, lambda: Spread(self.spark, slots), run_id="test", say=self.said.append
+            self.rules, self.settings, lambda: ParallelMap(self.spark, slots), run_id="test", say=self.said.append
         )
         return replace(run, **changes)
 
-    def merge(self, *hours: int, **changes: Any) -> Outcome:
+    def merge(self, *hours: int, **changes: Any) -> MergeOutcome:
         """Merge these hours, in the table and in the model."""
         outcome = self.run(**changes).take_in_and_merge([self.hour(number) for number in hours])
         if not changes.get("dry_run"):
@@ -139,7 +139,7 @@ class Scene:
         return set(self.table().metadata.refs) - {"main"}
 
     def quarantine(self) -> dict[str, bytes]:
-        store = Objects.at(self.places.quarantine, self.settings)
+        store = ObjectStore.at(self.places.quarantine, self.settings)
         return {stored.key: bytes(store.read(stored.key)) for stored in store.list()}
 
     def sql(self, statement: str) -> list[Any]:

@@ -9,8 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.dagster.provisioning import Column
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.dagster.provisioning import TableColumn
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.intake.staged_file_reader import Reading
 from compaction_platform.merge.plan.staged_hours import StagedFile
 from compaction_platform_tests.merge.scene import COLUMNS, DAY, SCHEMA, Scene, event, parquet
@@ -108,7 +108,7 @@ def test_a_large_file_is_spooled_and_decoded_in_pieces(scene: Scene, monkeypatch
     monkeypatch.setattr("compaction_platform.lake.storage.object_store.PIECE", 700)
     rows = [event(f"{number:06d}", 1, number * 1.0) for number in range(5000)] + [{**event("x"), "event_id": None}]
     scene.stage("large.parquet", rows)
-    store = Objects.at(str(scene.staging), scene.settings)
+    store = ObjectStore.at(str(scene.staging), scene.settings)
     (stored,) = store.list()
     reading = Reading(store, None, SCHEMA, ("event_id",), ("event_id",), "add")
     report, batches = reading.read(StagedFile(stored.key, stored.size, stored.etag, stored.last_modified))
@@ -169,7 +169,7 @@ def test_a_new_column_whose_name_could_do_harm_is_refused(scene: Scene, name: st
 
 
 def test_columns_missing_renamed_retyped_and_reordered(new_scene: NewScene) -> None:
-    scene = new_scene(columns=(*COLUMNS, Column("count", "long"), Column("on_day", "timestamptz")))
+    scene = new_scene(columns=(*COLUMNS, TableColumn("count", "long"), TableColumn("on_day", "timestamptz")))
     moment = pyarrow.array([DAY, DAY], pyarrow.timestamp("us", "UTC"))
     scene.stage("missing.parquet", table_of())
     reordered = {"amount": [5.0, 6.0], "updated_at": moment, "event_time": moment, "event_id": ["c", "d"]}
@@ -224,7 +224,7 @@ def test_real_files_are_judged_by_their_pages(shared_data: Path) -> None:
     """The same files with their own columns as the table: only the sound ones give rows."""
     fates = {}
     for folder in ("corrupt_parquet", "odd_parquet"):
-        store = Objects(f"file://{shared_data / folder}")
+        store = ObjectStore(f"file://{shared_data / folder}")
         for stored in store.list():
             if stored.key.endswith(".parquet"):
                 reading = Reading(store, None, pyarrow.schema([]), (), (), "ignore")

@@ -11,9 +11,9 @@ import pytest
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from compaction_platform.lake.iceberg.branches import commit
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge import cleanup_staging
-from compaction_platform.merge.cleanup_staging import Cleaned, clean_up
+from compaction_platform.merge.cleanup_staging import CleanupReport, clean_up
 from compaction_platform.merge.intake.hour_manifest import receipts_of
 from compaction_platform.merge.publish.merger import Merger
 from compaction_platform.settings import Settings
@@ -34,7 +34,7 @@ def scene(new_scene: NewScene) -> Scene:
     return scene
 
 
-def clean(scene: Scene, *hours: int) -> Cleaned:
+def clean(scene: Scene, *hours: int) -> CleanupReport:
     return clean_up(scene.rules, scene.settings, [scene.hour(number) for number in hours], scene.said.append)
 
 
@@ -50,7 +50,7 @@ def expire_before(scene: Scene, snapshot: int | None) -> None:
 
 
 def staged(scene: Scene) -> set[str]:
-    return {stored.key for stored in Objects.at(scene.places.staging, scene.settings).list()}
+    return {stored.key for stored in ObjectStore.at(scene.places.staging, scene.settings).list()}
 
 
 # ---------------------------------------------------------------- rows that the table must have
@@ -153,7 +153,7 @@ def test_a_file_stays_while_its_rows_without_a_key_are_nowhere_else(scene: Scene
     scene.stage("new.parquet", [event("new"), without_key("x"), without_key("y")], 2)
     del scene.files[2]["new.parquet"][1:]
     scene.merge(2)
-    quarantine = Objects.at(scene.places.quarantine, scene.settings)
+    quarantine = ObjectStore.at(scene.places.quarantine, scene.settings)
     (name,) = scene.quarantine()
     content = scene.quarantine()[name]
     if damage == "gone":
@@ -192,7 +192,7 @@ def anywhere(request: pytest.FixtureRequest, new_scene: NewScene, settings: Sett
     if request.param == "S3":
         scene.rules = replace(scene.rules, source=f"s3://lake/staging-{secrets.token_hex(4)}")
     deliver(scene, [event("a")])
-    hour = next(iter(Objects.at(scene.places.staging, settings).list())).last_modified
+    hour = next(iter(ObjectStore.at(scene.places.staging, settings).list())).last_modified
     scene.hour = lambda number=0: hour.strftime("%Y-%m-%d-%H:00")  # type: ignore[method-assign]
     scene.run().take_in_and_merge([scene.hour()])
     yield scene
@@ -201,7 +201,7 @@ def anywhere(request: pytest.FixtureRequest, new_scene: NewScene, settings: Sett
 def deliver(scene: Scene, rows: list[Any]) -> None:
     from compaction_platform_tests.merge.scene import parquet
 
-    Objects.at(scene.places.staging, scene.settings).write("a.parquet", parquet(rows))
+    ObjectStore.at(scene.places.staging, scene.settings).write("a.parquet", parquet(rows))
 
 
 def test_a_name_that_is_delivered_again_before_the_delete_stays(

@@ -14,10 +14,10 @@ import yaml
 from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
-from compaction_platform.lake.dagster.setup import meet_needs
+from compaction_platform.lake.dagster.setup import ensure_prerequisites
 from compaction_platform.lake.iceberg.branches import commit
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.cleanup_staging import clean_up
 from compaction_platform.merge.component import MergedTable
 from compaction_platform.settings import Settings
@@ -39,7 +39,7 @@ class Deployment:
         attributes["table"]["name"] = name
         self.settings, self.staging, self.name = settings, staging, name
         self.component = MergedTable(**attributes)
-        meet_needs(self.component.needs(), settings, lambda text: None)
+        ensure_prerequisites(self.component.needs(), settings, lambda text: None)
         platform = dg.Definitions(
             resources={"lake": LakeResource(), "spark": SparkResource()},
             jobs=[dg.define_asset_job("checks", selection=dg.AssetSelection.all_asset_checks())],
@@ -251,7 +251,7 @@ def test_a_table_made_anew_gets_its_hours_again(deploy: Callable[..., Deployment
     assert here.rows()
     path = here.stage("a.parquet", [event("a")])
     open_catalog(here.settings).drop_table(("silver", here.name))
-    meet_needs(here.component.needs(), here.settings, lambda text: None)
+    ensure_prerequisites(here.component.needs(), here.settings, lambda text: None)
     clean_up(here.component.rules(), here.settings, ["2026-11-01-05:00"], print)
     assert path.exists(), "a receipt for the table that was dropped proves nothing"
     here.run_all()
@@ -347,7 +347,7 @@ def test_checks_alone_find_rows_that_are_nowhere(deploy: Callable[..., Deploymen
     roll_back(table.refresh(), before)
     checked = here.checks()
     assert not checked.success and not outcome(checked)["every_staged_row_is_in_silver"]
-    quarantine = Objects.at(f"{here.settings.lake_uri}/quarantine/{here.name}", here.settings)
+    quarantine = ObjectStore.at(f"{here.settings.lake_uri}/quarantine/{here.name}", here.settings)
     content = {stored.key: bytes(quarantine.read(stored.key)) for stored in quarantine.list()}
     for name, data in content.items():
         quarantine.delete([name])
@@ -403,7 +403,8 @@ def test_merged_files_are_deleted_and_nothing_else(deploy: Callable[..., Deploym
     assert here.run(one_hour).success
     assert sorted(path.name for path in here.staging.iterdir()) == ["_SUCCESS", "later.parquet", "other.csv"]
     kept = [
-        stored.key for stored in Objects.at(f"{here.settings.lake_uri}/quarantine/{here.name}", here.settings).list()
+        stored.key
+        for stored in ObjectStore.at(f"{here.settings.lake_uri}/quarantine/{here.name}", here.settings).list()
     ]
     assert len(kept) == 2, "the bad file is in quarantine, with its reason"
 
@@ -437,7 +438,7 @@ def test_archived_files_move_byte_for_byte(deploy: Callable[..., Deployment]) ->
     data = here.stage("a.parquet", [event("a")]).read_bytes()
     here.run_all()
     assert list(here.staging.iterdir()) == []
-    archive = Objects.at(f"{here.settings.lake_uri}/archive/{here.name}", here.settings)
+    archive = ObjectStore.at(f"{here.settings.lake_uri}/archive/{here.name}", here.settings)
     (stored,) = archive.list()
     assert bytes(archive.read(stored.key)) == data
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.intake import intake
-from compaction_platform.merge.intake.write_data_files import Landed, Landing
+from compaction_platform.merge.intake.write_data_files import BatchWriteTask, WrittenBatch
 from compaction_platform.merge.plan.staged_hours import StagedFile
 from compaction_platform.merge.publish.merger import Merger
 from compaction_platform_tests.merge.scene import Scene, event
@@ -23,17 +23,17 @@ NEW = [event(f"new-{number}", 1, number * 1.0, day=number % 3) for number in ran
 CHANGED = [event(f"old-{number}", 2, 7.0, day=number % 3) for number in range(20)]
 
 
-class Deadly(Landing):
+class Deadly(BatchWriteTask):
     """Some files kill whoever reads them."""
 
-    def land(self, files: Sequence[StagedFile]) -> Landed:
+    def land(self, files: Sequence[StagedFile]) -> WrittenBatch:
         if any("deadly" in file.key for file in files):
             os._exit(9)  # as a crash in native code, or the kernel's out-of-memory killer, would do it
         return super().land(files)
 
 
-class Failing(Landing):
-    def land(self, files: Sequence[StagedFile]) -> Landed:
+class Failing(BatchWriteTask):
+    def land(self, files: Sequence[StagedFile]) -> WrittenBatch:
         if any("failing" in file.key for file in files):
             raise RuntimeError("the quarantine is full")
         return super().land(files)
@@ -55,7 +55,7 @@ def scene(new_scene: NewScene, large: None) -> Scene:
 def data_files(scene: Scene) -> set[str]:
     """What lies in the table's place."""
     place = scene.table().location()
-    return {f"{place}/{stored.key}" for stored in Objects.at(place, scene.settings).list("data")}
+    return {f"{place}/{stored.key}" for stored in ObjectStore.at(place, scene.settings).list("data")}
 
 
 def known_files(scene: Scene) -> set[str]:
@@ -147,7 +147,7 @@ def test_nothing_is_left_in_the_table_by(scene: Scene, what: str) -> None:
 
 
 def test_a_run_that_fails_while_reading_leaves_no_files(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(intake, "Landing", Failing)
+    monkeypatch.setattr(intake, "BatchWriteTask", Failing)
     before = data_files(scene)
     for name in ("a", "b", "failing", "c"):
         scene.stage(f"{name}.parquet", NEW, 1)
@@ -162,7 +162,7 @@ def test_a_run_that_fails_while_reading_leaves_no_files(scene: Scene, monkeypatc
 def test_a_file_that_kills_its_reader_is_set_aside_and_the_others_go_on(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "Landing", Deadly)
+    monkeypatch.setattr(intake, "BatchWriteTask", Deadly)
     scene.stage("changed.parquet", CHANGED, 1)
     path = scene.stage("deadly.parquet", b"PAR1 and then a trap PAR1", 1)
     scene.stage("new.parquet", NEW, 1)

@@ -9,12 +9,12 @@ from itertools import permutations
 import pyarrow
 import pytest
 
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.config import PartitionField, PlacesOverlap
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.merge.config import PartitionField, StagingPathsOverlap
 from compaction_platform.merge.intake.hour_manifest import staged_batches
 from compaction_platform.merge.job import NoIntake, StagingChanged
 from compaction_platform.merge.plan.staged_hours import hour_of
-from compaction_platform.merge.publish.merger import TableUnfit
+from compaction_platform.merge.publish.merger import TargetUnfit
 from compaction_platform.persisted_names import MERGE_RUN, MERGED_BATCHES
 from compaction_platform_tests.merge.scene import DAY, Scene, event, parquet
 
@@ -326,13 +326,13 @@ def test_how_long_snapshots_are_kept_stays_as_it_was_set(scene: Scene) -> None:
 def test_a_table_that_rewrites_files_is_refused_with_what_to_do(scene: Scene) -> None:
     scene.stage("a.parquet", [event("a")])
     scene.sql("ALTER TABLE {table} SET TBLPROPERTIES ('write.merge.mode'='copy-on-write')")
-    with pytest.raises(TableUnfit, match="ALTER TABLE .* SET TBLPROPERTIES"):
+    with pytest.raises(TargetUnfit, match="ALTER TABLE .* SET TBLPROPERTIES"):
         scene.merge(0)
     assert scene.main() is None
 
 
 def test_a_staging_area_around_our_own_files_is_refused(new_scene: NewScene) -> None:
-    with pytest.raises(PlacesOverlap, match="lies inside it"):
+    with pytest.raises(StagingPathsOverlap, match="lies inside it"):
         new_scene(source="s3://lake").merge(0)
 
 
@@ -340,7 +340,7 @@ def test_a_staging_area_around_our_own_files_is_refused(new_scene: NewScene) -> 
 def test_files_staged_on_s3(new_scene: NewScene, fate: str) -> None:
     """Below the lake's address; the hour is the store's, so it is the current one."""
     scene = new_scene(source=f"staging/{fate}")
-    store = Objects.at(scene.places.staging, scene.settings)
+    store = ObjectStore.at(scene.places.staging, scene.settings)
     assert scene.places.staging.startswith("s3://")
     store.write("2026/batch_001.parquet", parquet([event("a", 1), event("b", 1)]))
     store.write("2026/batch_002.parquet", parquet([event("a", 2, 5.0)]))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import uvicorn
 
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.serve.http.app import create_app
 from compaction_platform.serve.http.auth import Tokens, hash_of, new_token
 from compaction_platform.serve.http.server import listening
@@ -84,7 +84,7 @@ class Served:
 def serving(settings: Settings, spark: Any = None) -> Iterator[Served]:
     """On a port of its own, until the end."""
     tokens: dict[str, frozenset[str]] = {}
-    service = Service(settings, lambda: Spread(spark, 2), lambda: spark)
+    service = Service(settings, lambda: ParallelMap(spark, 2), lambda: spark)
     with listening("127.0.0.1", 0) as listener:
         config = uvicorn.Config(create_app(service, lambda: Tokens(tokens)), log_level="error", access_log=False)
         server = uvicorn.Server(config)

@@ -220,7 +220,7 @@ def test_a_repeated_request_that_was_rolled_back_is_written_again(
 def test_a_write_that_cannot_be_stored_fails_alone(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     caller = served.caller()
     table = caller.table()
-    real = table_writer.DataFiles.write
+    real = table_writer.DataFileWriter.write
     refused: list[int] = []
 
     def picky(self: Any, rows: Any) -> Any:
@@ -229,7 +229,7 @@ def test_a_write_that_cannot_be_stored_fails_alone(served: Served, monkeypatch: 
             raise table_writer.StoreRefused("by the test")
         return real(self, rows)
 
-    monkeypatch.setattr(table_writer.DataFiles, "write", picky)
+    monkeypatch.setattr(table_writer.DataFileWriter, "write", picky)
     ready = threading.Barrier(8)
 
     def write(number: int) -> int:

@@ -13,7 +13,7 @@ from compaction_platform.lake.iceberg import replace_files
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve.tables import idempotency, table_writer
-from compaction_platform.serve.tables.idempotency import Key, RequestIds, Written
+from compaction_platform.serve.tables.idempotency import CommittedRequest, Key, RequestIds
 from compaction_platform.settings import Settings
 from compaction_platform_tests.serve.served import Caller, Served, serving
 
@@ -26,9 +26,9 @@ def key(number: int) -> Key:
     return made
 
 
-def written(number: int) -> Written:
+def written(number: int) -> CommittedRequest:
     """Request so and so, which snapshot so and so has."""
-    return Written(key(number), number, 1)
+    return CommittedRequest(key(number), number, 1)
 
 
 def table_of(*snapshots: tuple[int, int | None], main: int | None = None, at: uuid.UUID = UUID) -> Table:
@@ -91,7 +91,7 @@ def test_of_a_snapshot_whose_way_to_main_has_expired_neither_is_said(parent: int
     """A tag may keep it. It may have been rolled back, or not."""
     table = table_of((1, None), (4, parent), (5, 4))
     found = RequestIds().find(table, {key(1).id})
-    assert found == {key(1).id: Written(key(1), 1, 1, is_in_main=False)}
+    assert found == {key(1).id: CommittedRequest(key(1), 1, 1, is_in_main=False)}
 
 
 @pytest.mark.unit

@@ -24,7 +24,7 @@ from compaction_platform.serve.http.auth import (
     require_tenant,
 )
 from compaction_platform.serve.http.errors import Forbidden, TooManyRequests, Unauthenticated
-from compaction_platform.serve.http.limits import Allowance
+from compaction_platform.serve.http.limits import RateLimit
 from compaction_platform.serve.http.telemetry import Metrics
 from compaction_platform.settings import Settings
 from compaction_platform_tests.metrics_receiver import Receiver
@@ -70,7 +70,7 @@ def test_a_token_is_kept_as_a_hash_and_belongs_to_its_tenants(tmp_path: Path) ->
 @pytest.mark.unit
 def test_an_allowance_fills_up_again() -> None:
     now = [0.0]
-    allowance = Allowance(60, lambda: now[0])
+    allowance = RateLimit(60, lambda: now[0])
     for _ in range(60):
         allowance.take("acme")
     with pytest.raises(TooManyRequests) as refused:

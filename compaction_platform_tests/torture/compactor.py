@@ -15,9 +15,9 @@ from typing import Any
 
 import pyarrow.parquet
 
-from compaction_platform.compact.job import CompactRun, Directory
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings, load_settings
 
 MOST_MEMORY = 6 << 30  # of address space: a bound that a damaged length must not get past
@@ -26,12 +26,12 @@ NAMESPACE = "torture"
 
 def compact(request: dict[str, Any]) -> dict[str, Any]:
     options = dict(request["options"])
-    encoding = Encoding(
+    encoding = WriterOptions(
         sort_by=tuple(options.pop("sort_by", ())),
-        row_group_bytes=options.pop("row_group_bytes", Encoding.row_group_bytes),
+        row_group_bytes=options.pop("row_group_bytes", WriterOptions.row_group_bytes),
     )
-    directory = Directory(request["directory"], encoding=encoding, **options)
-    run = CompactRun(directory, Settings(_env_file=None), lambda: Spread(None, 2))
+    directory = DirectoryConfig(request["directory"], encoding=encoding, **options)
+    run = CompactRun(directory, Settings(_env_file=None), lambda: ParallelMap(None, 2))
     report = run.run()
     return {
         "engines": [made.engine for made in report.made],
@@ -45,8 +45,8 @@ def compact(request: dict[str, Any]) -> dict[str, Any]:
 def maintain(request: dict[str, Any]) -> dict[str, Any]:
     """Make a table of files, maintain it, and copy its data files into a directory."""
     from compaction_platform.lake.iceberg.catalog import open_catalog
-    from compaction_platform.maintain.job import MaintainRun, Maintenance, OrphanRules, Request
-    from compaction_platform.maintain.plan.file_groups import Policy
+    from compaction_platform.maintain.job import MaintainRun, MaintenanceRequest, OrphanRules, TableMaintenance
+    from compaction_platform.maintain.plan.file_groups import RewritePolicy
 
     settings = load_settings()
     catalog = open_catalog(settings)
@@ -64,10 +64,12 @@ def maintain(request: dict[str, Any]) -> dict[str, Any]:
             table.add_files(paths)
         except Exception as error:  # noqa: BLE001 (PyIceberg does not take these files: there is no table to maintain)
             return {"not_a_table": f"{type(error).__name__}: {error}"[:300]}
-        rules = Maintenance(
-            name, "torture", Policy(min_files=2), orphans=OrphanRules(enabled=False), expire_snapshots=False
+        rules = TableMaintenance(
+            name, "torture", RewritePolicy(min_files=2), orphans=OrphanRules(enabled=False), expire_snapshots=False
         )
-        report = MaintainRun(rules, settings, lambda: Spread(None, 2), _no_session).run(Request(force=True))
+        report = MaintainRun(rules, settings, lambda: ParallelMap(None, 2), _no_session).run(
+            MaintenanceRequest(force=True)
+        )
         table.refresh()
         after = [task.file.file_path for task in table.scan().plan_files()]
         for path in after:

@@ -13,7 +13,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Link:
+class BlockLink:
     """A block's own place in the chain."""
 
     number: int
@@ -22,7 +22,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Seam:
+class RangeBoundary:
     """A block of a neighbour range, and who tells of it."""
 
     hash: str
@@ -31,11 +31,11 @@ class Seam:
 
 def problems_of(
     blocks: BlockRange,
-    links: Sequence[Link],  # sorted by number
+    links: Sequence[BlockLink],  # sorted by number
     *,
     gaps_allowed: bool,
-    before: Seam | None = None,  # the last block before the range
-    after: Seam | None = None,  # the parent hash of the first block behind it
+    before: RangeBoundary | None = None,  # the last block before the range
+    after: RangeBoundary | None = None,  # the parent hash of the first block behind it
 ) -> list[str]:
     """Gaps, duplicates, broken links, also over the seams to the neighbours."""
     problems = []
@@ -73,7 +73,7 @@ def problems_of(
     return problems
 
 
-def strays(dataset: str, rows: Mapping[int, int], blocks: Sequence[int]) -> list[str]:
+def orphan_rows(dataset: str, rows: Mapping[int, int], blocks: Sequence[int]) -> list[str]:
     """Rows of blocks that are not there."""
     homeless = sorted(rows.keys() - set(blocks))
     return [f"{dataset}: {_some(homeless, 'block')} not there, but rows of it are"] if homeless else []

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from compaction_platform.archive.chain.finality import Finality, Head, judge
 from compaction_platform.archive.chain.rpc_node import Node, same_hash
 from compaction_platform.archive.cold.manifest import FinalityEvidence
-from compaction_platform.archive.config import Archive
+from compaction_platform.archive.config import ArchivedChain
 from compaction_platform.archive.hot.snapshot import HotSnapshot, hot_snapshot
 from compaction_platform.archive.ledger.ledger import Ledger
 
 
 @dataclass(frozen=True)
-class Observed:
+class HeadObservation:
     """The head, and what follows from it."""
 
     head: Head | None
@@ -24,13 +24,13 @@ class Observed:
         return self.finality.finalized
 
 
-def observe(archive: Archive, url: str, ledger: Ledger, *, remember: bool = True) -> Observed:
+def observe_head(archive: ArchivedChain, url: str, ledger: Ledger, *, remember: bool = True) -> HeadObservation:
     """Ask, judge, and remember the head if it is believed."""
     before = ledger.head()
     with hot_snapshot(archive, url) as hot:
         first, last = hot.edge(last=False), hot.edge(last=True)
         if first is None or last is None:
-            return Observed(None, None, Finality(None, f"there is no hot block of chain {archive.chain}"))
+            return HeadObservation(None, None, Finality(None, f"there is no hot block of chain {archive.chain}"))
         node = Node.of(archive) if archive.finality.mode != "depth" else None
         head = node.head() if node else last
         finality = judge(head, archive.finality, before, hot.now)
@@ -52,10 +52,10 @@ def observe(archive: Archive, url: str, ledger: Ledger, *, remember: bool = True
         elif finality.is_new_tip and before is not None:
             known = replace(head, finalized=before.finalized, finalized_hash=before.finalized_hash)
         else:
-            return Observed(head, first.number, finality)
+            return HeadObservation(head, first.number, finality)
     if remember:
         ledger.remember_head(known)
-    return Observed(head, first.number, finality, evidence)
+    return HeadObservation(head, first.number, finality, evidence)
 
 
 def _against_history(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.chain.rpc_node import Node, same_hash
-from compaction_platform.archive.config import Archive
+from compaction_platform.archive.config import ArchivedChain
 from compaction_platform.archive.hot.snapshot import hot_snapshot
 from compaction_platform.archive.ledger.ledger import Ledger
-from compaction_platform.archive.ledger.range_version import LIVE, Version
+from compaction_platform.archive.ledger.range_version import LIVE, RangeVersion
 
 SAMPLED_RANGES = 8  # older ones, whose last blocks a node is asked for each time
 MOST_QUESTIONS = 64  # to a node, in one look
@@ -16,7 +16,7 @@ MOST_QUESTIONS = 64  # to a node, in one look
 
 @dataclass(frozen=True)
 class Mismatch:
-    version: Version
+    version: RangeVersion
     told: str
 
 
@@ -26,7 +26,7 @@ class ReorgLook:
     mismatches: tuple[Mismatch, ...]
 
 
-def look_for_reorgs(archive: Archive, url: str, ledger: Ledger) -> ReorgLook:
+def look_for_reorgs(archive: ArchivedChain, url: str, ledger: Ledger) -> ReorgLook:
     """Compare and mark as invalid what does not fit. A range's last hash stands for all of its blocks."""
     versions = [version for version in ledger.versions(states=LIVE) if version.is_valid]
     compared, found = _against_hot(archive, url, versions)
@@ -58,7 +58,7 @@ def how_to_mend(mismatches: Sequence[Mismatch]) -> str:
     )
 
 
-def _tail(archive: Archive, version: Version) -> tuple[int, str] | None:
+def _tail(archive: ArchivedChain, version: RangeVersion) -> tuple[int, str] | None:
     """Number and hash of the range's last block."""
     manifest = version.manifests[archive.blocks.name]
     if manifest.last_block is None or manifest.last_hash is None:
@@ -66,7 +66,7 @@ def _tail(archive: Archive, version: Version) -> tuple[int, str] | None:
     return manifest.last_block, manifest.last_hash
 
 
-def _against_hot(archive: Archive, url: str, versions: Sequence[Version]) -> tuple[int, list[Mismatch]]:
+def _against_hot(archive: ArchivedChain, url: str, versions: Sequence[RangeVersion]) -> tuple[int, list[Mismatch]]:
     """A range's own last block where it is still hot, and the block right behind it."""
     compared, found = 0, []
     archived = {version.blocks.start for version in versions}
@@ -88,12 +88,12 @@ def _against_hot(archive: Archive, url: str, versions: Sequence[Version]) -> tup
     return compared, found
 
 
-def _against_node(archive: Archive, node: Node, versions: Sequence[Version]) -> tuple[int, list[Mismatch]]:
+def _against_node(archive: ArchivedChain, node: Node, versions: Sequence[RangeVersion]) -> tuple[int, list[Mismatch]]:
     """From the newest range back, until one fits: what is before that one is chained to it. And some older ones."""
     found: list[Mismatch] = []
     asked: set[BlockRange] = set()
 
-    def differs(version: Version) -> bool:
+    def differs(version: RangeVersion) -> bool:
         tail = _tail(archive, version)
         if tail is None or version.blocks in asked or len(asked) >= MOST_QUESTIONS:
             return False

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from compaction_platform.archive.chain.finality import Head
-from compaction_platform.archive.config import Archive
+from compaction_platform.archive.config import ArchivedChain
 from compaction_platform.errors import CompactionError
 
 TIMEOUT_SECONDS = 10
@@ -39,7 +39,7 @@ class Node:
     url: str = field(repr=False)
 
     @classmethod
-    def of(cls, archive: Archive) -> "Node | None":
+    def of(cls, archive: ArchivedChain) -> "Node | None":
         if archive.node_variable is None:
             return None
         url = os.environ.get(archive.node_variable)

@@ -3,10 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.continuity import Link, Seam, problems_of, strays, wrong_counts
-from compaction_platform.archive.config import Archive
+from compaction_platform.archive.chain.continuity import (
+    BlockLink,
+    RangeBoundary,
+    orphan_rows,
+    problems_of,
+    wrong_counts,
+)
+from compaction_platform.archive.config import ArchivedChain
 from compaction_platform.archive.hot.snapshot import HotSnapshot
-from compaction_platform.archive.jobs.attempt import TableState
+from compaction_platform.archive.jobs.attempt import TableProgress
 from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.errors import CompactionError
 
@@ -16,12 +22,12 @@ class SourceUnfit(CompactionError):
 
 
 def require_whole(
-    archive: Archive,
+    archive: ArchivedChain,
     ledger: Ledger,
     hot: HotSnapshot,
     blocks: BlockRange,
-    links: Sequence[Link],
-    states: Mapping[str, TableState],
+    links: Sequence[BlockLink],
+    states: Mapping[str, TableProgress],
 ) -> None:
     """Before a byte is copied: gaps, duplicates, links also over the seams, counts, rows without a block."""
     problems = problems_of(
@@ -34,7 +40,7 @@ def require_whole(
     numbers = [link.number for link in links]
     for dataset in archive.datasets[1:]:
         rows = states[dataset.name].rows
-        problems += strays(dataset.name, rows, numbers)
+        problems += orphan_rows(dataset.name, rows, numbers)
         if dataset.counted_by is not None:
             problems += wrong_counts(dataset.name, rows, hot.told_counts(dataset.counted_by, blocks))
     if problems:
@@ -45,21 +51,21 @@ def require_whole(
         )
 
 
-def _seam_before(archive: Archive, ledger: Ledger, hot: HotSnapshot, blocks: BlockRange) -> Seam | None:
+def _seam_before(archive: ArchivedChain, ledger: Ledger, hot: HotSnapshot, blocks: BlockRange) -> RangeBoundary | None:
     neighbour = ledger.live_at(blocks.start - 1)
     if neighbour is not None and neighbour.is_valid and neighbour.blocks.end == blocks.start:
         told = neighbour.manifests[archive.blocks.name].last_hash
         if told is not None:
-            return Seam(told, f"archived, {neighbour.blocks.key}")
+            return RangeBoundary(told, f"archived, {neighbour.blocks.key}")
     link = hot.neighbour(blocks, "before")
-    return Seam(link.hash, f"hot, block {link.number}") if link else None
+    return RangeBoundary(link.hash, f"hot, block {link.number}") if link else None
 
 
-def _seam_behind(archive: Archive, ledger: Ledger, hot: HotSnapshot, blocks: BlockRange) -> Seam | None:
+def _seam_behind(archive: ArchivedChain, ledger: Ledger, hot: HotSnapshot, blocks: BlockRange) -> RangeBoundary | None:
     neighbour = ledger.live_at(blocks.end)
     if neighbour is not None and neighbour.is_valid and neighbour.blocks.start == blocks.end:
         told = neighbour.manifests[archive.blocks.name].first_parent_hash
         if told is not None:
-            return Seam(told, f"archived, {neighbour.blocks.key}")
+            return RangeBoundary(told, f"archived, {neighbour.blocks.key}")
     link = hot.neighbour(blocks, "behind")
-    return Seam(link.parent, f"hot, block {link.number}") if link else None
+    return RangeBoundary(link.parent, f"hot, block {link.number}") if link else None

@@ -11,22 +11,22 @@ from typing import Any
 from psycopg import sql
 
 from compaction_platform.archive.chain.block_range import BlockRange, final_ranges, uncovered
-from compaction_platform.archive.chain.head_tracker import Observed, observe
-from compaction_platform.archive.config import Archive
+from compaction_platform.archive.chain.head_tracker import HeadObservation, observe_head
+from compaction_platform.archive.config import ArchivedChain
 from compaction_platform.archive.hot.snapshot import connected, hot_snapshot, table_of
 from compaction_platform.archive.ledger.ledger import Ledger
-from compaction_platform.archive.ledger.range_version import Version
+from compaction_platform.archive.ledger.range_version import RangeVersion
 
 TRIED_AGAIN_AFTER_SECONDS = 6 * 3600
 
 
 @dataclass(frozen=True)
-class Standing:
+class ChainStatus:
     """A chain at one moment."""
 
-    observed: Observed
+    observed: HeadObservation
     final: tuple[BlockRange, ...]  # final ranges that were ever seen whole, archived or not
-    live: dict[BlockRange, Version] = field(repr=False)
+    live: dict[BlockRange, RangeVersion] = field(repr=False)
     hot_blocks: dict[BlockRange, int] = field(repr=False)  # by aligned range
     staged: frozenset[BlockRange] = frozenset()  # begun, and to be finished
     busy: frozenset[BlockRange] = frozenset()  # a run has them
@@ -57,9 +57,9 @@ class Standing:
         return hashlib.sha256(repr(seen).encode()).hexdigest()
 
 
-def look(archive: Archive, url: str, *, remember: bool = True) -> Standing:
+def chain_status(archive: ArchivedChain, url: str, *, remember: bool = True) -> ChainStatus:
     ledger = Ledger(url, archive.chain_id)
-    observed = observe(archive, url, ledger, remember=remember)
+    observed = observe_head(archive, url, ledger, remember=remember)
     versions = ledger.versions()
     live = {version.blocks: version for version in versions if version.is_live}
     now = ledger.now()
@@ -69,7 +69,7 @@ def look(archive: Archive, url: str, *, remember: bool = True) -> Standing:
         if observed.first_hot is not None:
             lowest.append(observed.first_hot)
         final = final_ranges(min(lowest), observed.finalized, archive.range_size)
-    return Standing(
+    return ChainStatus(
         observed,
         tuple(final),
         live,
@@ -80,7 +80,7 @@ def look(archive: Archive, url: str, *, remember: bool = True) -> Standing:
     )
 
 
-def due_ranges(archive: Archive, standing: Standing) -> list[BlockRange]:
+def due_ranges(archive: ArchivedChain, standing: ChainStatus) -> list[BlockRange]:
     """Final ranges to archive, what was begun, and archived ones to purge, where that is asked for."""
     due = {blocks for blocks in standing.missing if standing.has_hot_blocks(blocks, archive.range_size)}
     due |= standing.staged
@@ -93,14 +93,14 @@ def due_ranges(archive: Archive, standing: Standing) -> list[BlockRange]:
     return sorted(due - standing.busy)
 
 
-def tip_time(archive: Archive, url: str) -> datetime | None:
+def tip_time(archive: ArchivedChain, url: str) -> datetime | None:
     """When the newest hot block was made, by the chain."""
     with hot_snapshot(archive, url) as hot:
         head = hot.edge(last=True)
     return head.time if head else None
 
 
-def rows_still_hot(archive: Archive, url: str, standing: Standing) -> dict[BlockRange, dict[str, int]]:
+def rows_still_hot(archive: ArchivedChain, url: str, standing: ChainStatus) -> dict[BlockRange, dict[str, int]]:
     """Hot rows of ranges that are archived, by dataset."""
     found: dict[BlockRange, dict[str, int]] = {}
     with hot_snapshot(archive, url) as hot:
@@ -111,7 +111,7 @@ def rows_still_hot(archive: Archive, url: str, standing: Standing) -> dict[Block
     return found
 
 
-def _hot_blocks(archive: Archive, url: str) -> dict[BlockRange, int]:
+def _hot_blocks(archive: ArchivedChain, url: str) -> dict[BlockRange, int]:
     dataset, size = archive.blocks, archive.range_size
     query = sql.SQL(
         "SELECT {block} / {size}, count(*) FROM {table} "

@@ -9,17 +9,17 @@ from datetime import datetime
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.archive.chain.continuity import Link
-from compaction_platform.archive.cold.manifest import Manifest, ManifestFile
-from compaction_platform.archive.cold.paths import NOT_DATA, Place
+from compaction_platform.archive.chain.continuity import BlockLink
+from compaction_platform.archive.cold.manifest import ManifestFile, RangeManifest
+from compaction_platform.archive.cold.paths import NOT_DATA, RangePaths
 from compaction_platform.archive.cold.publish import is_marked
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.hot.snapshot import as_text, as_time
 from compaction_platform.archive.jobs.copy_file import fingerprint_of_file
 from compaction_platform.archive.ledger.ledger import Ledger
-from compaction_platform.archive.ledger.range_version import WORKING, Version
+from compaction_platform.archive.ledger.range_version import WORKING, RangeVersion
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
 from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
 BYTES_READ_ALONE = 1 << 30  # of a dataset, in one check without a run
@@ -37,10 +37,10 @@ class AuditItem:
 
 
 @dataclass(frozen=True)
-class Audit:
+class ColdFileAudit:
     """What is wrong with a file, or None."""
 
-    store: Objects
+    store: ObjectStore
 
     def __call__(self, item: AuditItem) -> str | None:
         try:
@@ -54,14 +54,14 @@ class Audit:
         return None
 
 
-def audit_items(archive: Archive, version: Version, dataset: Dataset) -> list[AuditItem]:
-    place = Place(archive.chain, dataset.name, version.blocks)
+def audit_items(archive: ArchivedChain, version: RangeVersion, dataset: ArchivedTable) -> list[AuditItem]:
+    place = RangePaths(archive.chain, dataset.name, version.blocks)
     return [AuditItem(place.visible(file.name), file) for file in version.manifests[dataset.name].files]
 
 
 def chosen_for_reading(
-    versions: Sequence[Version], newest: Sequence[Version], name: str, ledger: Ledger
-) -> list[Version]:
+    versions: Sequence[RangeVersion], newest: Sequence[RangeVersion], name: str, ledger: Ledger
+) -> list[RangeVersion]:
     """The newest, and as many others as BYTES_READ_ALONE allow, beginning somewhere else every day."""
     older = [version for version in versions if version not in newest]
     chosen, size = list(newest), 0
@@ -76,7 +76,11 @@ def chosen_for_reading(
 
 
 def listing_problems(
-    archive: Archive, store: Objects, live: Sequence[Version], known: Sequence[Version], dataset: Dataset
+    archive: ArchivedChain,
+    store: ObjectStore,
+    live: Sequence[RangeVersion],
+    known: Sequence[RangeVersion],
+    dataset: ArchivedTable,
 ) -> list[str]:
     """What one listing of the dataset tells of all its ranges: files that are gone, of another size, or not listed in
     the manifest that the ledger has."""
@@ -88,7 +92,7 @@ def listing_problems(
     problems = []
     working = {version.blocks for version in known if version.state in WORKING}
     for version in live:
-        directory = Place(archive.chain, dataset.name, version.blocks).directory
+        directory = RangePaths(archive.chain, dataset.name, version.blocks).directory
         there = found.pop(directory, {})
         if version.blocks in working:  # its files may be on the move right now
             continue
@@ -103,17 +107,17 @@ def listing_problems(
                 problems.append(f"{key} is not in the manifest")
             elif there[name] != wanted[name]:
                 problems.append(f"{key} has {there[name]:,} bytes, {wanted[name]:,} were committed")
-    mine = {Place(archive.chain, dataset.name, blocks).directory for blocks in working}
+    mine = {RangePaths(archive.chain, dataset.name, blocks).directory for blocks in working}
     for directory in sorted(found.keys() - mine):
         problems.append(f"{store.uri}/{directory} is there, and the ledger has no such committed range")
     return problems
 
 
-def mark_problems(store: Objects, manifest: Manifest) -> list[str]:
+def mark_problems(store: ObjectStore, manifest: RangeManifest) -> list[str]:
     """Whether the manifest beside the files is the one that the ledger has, and `_SUCCESS` names it."""
     if is_marked(store, manifest):
         return []
-    directory = Place(str(manifest.chain_id), manifest.dataset, manifest.blocks).directory
+    directory = RangePaths(str(manifest.chain_id), manifest.dataset, manifest.blocks).directory
     problem = (
         f"{store.uri}/{directory} is not marked as version {manifest.dataset_version} of the ledger: {RANGE_MANIFEST} "
         f"or {RANGE_SUCCESS} is missing, or belongs to another version. If its files are right, materializing the "
@@ -122,18 +126,18 @@ def mark_problems(store: Objects, manifest: Manifest) -> list[str]:
     return [problem]
 
 
-def cold_links(archive: Archive, store: Objects, version: Version) -> list[Link]:
+def cold_links(archive: ArchivedChain, store: ObjectStore, version: RangeVersion) -> list[BlockLink]:
     """The blocks of a range as the cold files have them."""
     dataset = archive.blocks
     names = [dataset.block, str(dataset.hash), str(dataset.parent_hash)]
     return [
-        Link(number, as_text(own), as_text(parent))
+        BlockLink(number, as_text(own), as_text(parent))
         for item in audit_items(archive, version, dataset)
         for number, own, parent in zip(*(column.to_pylist() for column in _columns(store, item, names)), strict=True)
     ]
 
 
-def last_block_time(archive: Archive, store: Objects, version: Version) -> datetime | None:
+def last_block_time(archive: ArchivedChain, store: ObjectStore, version: RangeVersion) -> datetime | None:
     for item in reversed(audit_items(archive, version, archive.blocks)):
         if item.file.rows:
             (times,) = _columns(store, item, [str(archive.blocks.time)])
@@ -141,7 +145,7 @@ def last_block_time(archive: Archive, store: Objects, version: Version) -> datet
     return None
 
 
-def _columns(store: Objects, item: AuditItem, names: Sequence[str]) -> list[pyarrow.ChunkedArray]:
+def _columns(store: ObjectStore, item: AuditItem, names: Sequence[str]) -> list[pyarrow.ChunkedArray]:
     try:
         content = pyarrow.BufferReader(pyarrow.py_buffer(store.read(item.key)))
         rows = pyarrow.parquet.read_table(content, columns=list(names), page_checksum_verification=True)

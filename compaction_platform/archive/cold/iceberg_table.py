@@ -20,15 +20,15 @@ from pyiceberg.transforms import IdentityTransform, TruncateTransform
 from pyiceberg.typedef import Record
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.data_file_writer import data_file
-from compaction_platform.lake.iceberg.replace_files import Added, Change, commit_change
+from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.iceberg.types import arrow_type, holds, iceberg_type
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.persisted_names import COLD_RANGE
 from compaction_platform.settings import Settings
 
@@ -51,10 +51,10 @@ class ColdTableBusy(CompactionError):
 class ColdTable:
     """One dataset's table. It holds the ranges of all chains that have this dataset."""
 
-    archive: Archive
-    dataset: Dataset
+    archive: ArchivedChain
+    dataset: ArchivedTable
     settings: Settings
-    store: Objects  # the archive's files
+    store: ObjectStore  # the archive's files
 
     @property
     def identifier(self) -> tuple[str, str]:
@@ -168,8 +168,8 @@ class ColdTable:
     def _commit(
         self, table: "Table", blocks: BlockRange, removed: Sequence[DataFile], added: Sequence[DataFile]
     ) -> None:
-        change = Change(
-            added=[Added(file) for file in added],
+        change = FileChange(
+            added=[AddedFile(file) for file in added],
             removed=frozenset(file.file_path for file in removed),
             operation=Operation.OVERWRITE if removed else Operation.APPEND,
             properties={COLD_RANGE: f"{self.archive.chain}:{blocks.key}"},
@@ -177,7 +177,7 @@ class ColdTable:
         commit_change(table, change, Manifests(table.io))
 
 
-def schema_of(store: Objects, key: str, size: int) -> pyarrow.Schema:
+def schema_of(store: ObjectStore, key: str, size: int) -> pyarrow.Schema:
     """The columns of a file that lies there."""
     return pyarrow.parquet.read_schema(pyarrow.BufferReader(fetch_footer(store, key, size)))
 

@@ -16,15 +16,15 @@ from compaction_platform.errors import CompactionError
 FORMAT = 1
 
 
-class ManifestUnreadable(CompactionError):
+class RangeManifestUnreadable(CompactionError):
     """This is not a manifest, or one of a newer format."""
 
 
-class Strict(BaseModel):
+class RangeManifestModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class FinalityEvidence(Strict):
+class FinalityEvidence(RangeManifestModel):
     """Why the range was taken for final."""
 
     mode: str
@@ -37,7 +37,7 @@ class FinalityEvidence(Strict):
     judged_at: datetime  # by the database's clock
 
 
-class Digest(Strict):
+class Digest(RangeManifestModel):
     """Rows as PostgreSQL digests them: their number, and the sum of hash_record_extended over whole rows."""
 
     rows: int
@@ -50,13 +50,13 @@ class Digest(Strict):
 NOTHING = Digest(rows=0, sum="0")
 
 
-class Source(Strict):
+class ManifestSource(RangeManifestModel):
     table: str
     server: int  # PostgreSQL's major version: its digests hold within one
     digest: Digest
 
 
-class ManifestFile(Strict):
+class ManifestFile(RangeManifestModel):
     """One data file. The ranges of a manifest's files cover its range, empty blocks included."""
 
     name: str
@@ -73,19 +73,19 @@ class ManifestFile(Strict):
         return BlockRange(self.start_block, self.end_block)
 
 
-class Column(Strict):
+class ManifestColumn(RangeManifestModel):
     name: str
     source_type: str
     type: str
 
 
-class Superseded(Strict):
+class Superseded(RangeManifestModel):
     dataset_version: int
     manifest_sha256: str
     because: str
 
 
-class Manifest(Strict):
+class RangeManifest(RangeManifestModel):
     format_version: Literal[1] = 1
     dataset_uuid: str
     dataset_version: int
@@ -99,8 +99,8 @@ class Manifest(Strict):
     ledger: str | None = None  # the ledger that wrote it
     written_at: datetime
     finality: FinalityEvidence
-    source: Source
-    columns: tuple[Column, ...]
+    source: ManifestSource
+    columns: tuple[ManifestColumn, ...]
     files: tuple[ManifestFile, ...]
     first_parent_hash: str | None
     last_block: int | None  # the last one that there is, where the chain skips numbers
@@ -148,13 +148,13 @@ class Manifest(Strict):
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     @classmethod
-    def from_bytes(cls, content: bytes, where: str) -> "Manifest":
+    def from_bytes(cls, content: bytes, where: str) -> "RangeManifest":
         try:
             return cls.model_validate_json(content)
         except ValidationError as invalid:
             first = invalid.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(part) for part in first["loc"])
-            raise ManifestUnreadable(
+            raise RangeManifestUnreadable(
                 f"{where} cannot be read as a manifest of format {FORMAT} ({field}: {first['msg']}). Nothing was "
                 "changed. Was it written by a newer version of this platform, or by hand?"
             ) from None

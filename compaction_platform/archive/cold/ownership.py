@@ -19,11 +19,11 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.manifest import Manifest, Strict
+from compaction_platform.archive.cold.manifest import RangeManifest, RangeManifestModel
 from compaction_platform.archive.cold.publish import success_mark
 from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 from compaction_platform.persisted_names import LEDGER_LOG_DIRECTORY, RANGE_SUCCESS
 
 READS_AT_ONCE = 16
@@ -36,7 +36,7 @@ class RootNotOurs(CompactionError):
     """The cold files belong to another ledger, or to a later state of this one. Nothing was changed."""
 
 
-class LogEntry(Strict):
+class LogEntry(RangeManifestModel):
     """One announcement. `nonce` tells it from what another would have written in its place."""
 
     format_version: Literal[1] = 1
@@ -55,7 +55,7 @@ class LogEntry(Strict):
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownOwner:
     """What the ledger knows of the log: its own last entry, and the one it is about to make."""
 
     number: int = 0
@@ -68,7 +68,7 @@ class Ownership:
     """The right of one ledger to change the cold files of one chain."""
 
     ledger: Ledger
-    store: Objects
+    store: ObjectStore
 
     def require(self) -> None:
         """Raise RootNotOurs if another ledger has made the next entry, or the log is not the one that we know."""
@@ -83,7 +83,7 @@ class Ownership:
         raise RootNotOurs(f"the log {self._log} kept changing; nothing was changed here. Run again.")
 
     def announce(
-        self, act: Act, blocks: BlockRange, version: int, manifests: Mapping[str, Manifest] | None = None
+        self, act: Act, blocks: BlockRange, version: int, manifests: Mapping[str, RangeManifest] | None = None
     ) -> None:
         """Create the next entry: from now on this may be done, and everybody knows of it."""
         self.require()
@@ -157,13 +157,13 @@ class Ownership:
     def _key(self, number: int) -> str:
         return f"{self._directory}/{number:08d}.json"
 
-    def _known(self) -> Known:
+    def _known(self) -> KnownOwner:
         with self.ledger.connected() as connection:
             row = connection.execute(
                 "SELECT number, nonce, pending FROM compaction.archive_roots WHERE chain_id = %s",
                 (self.ledger.chain_id,),
             ).fetchone()
-        return Known() if row is None else Known(row[0], row[1], row[2] and LogEntry.model_validate(row[2]))
+        return KnownOwner() if row is None else KnownOwner(row[0], row[1], row[2] and LogEntry.model_validate(row[2]))
 
     def _new_entry(self, connection: Any, number: int, nonce: str, act: Act, **about: Any) -> LogEntry:
         ledger, database, at = connection.execute(
@@ -211,7 +211,7 @@ class Ownership:
 
     # ------------------------------------------------------------ refusals
 
-    def _require_own_last(self, known: Known) -> None:
+    def _require_own_last(self, known: KnownOwner) -> None:
         if known.number == 0:
             if self.entry(1) is None:
                 self._require_no_strangers()

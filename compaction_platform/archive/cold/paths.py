@@ -11,7 +11,7 @@ NOT_DATA = (RANGE_MANIFEST, RANGE_SUCCESS)
 
 
 @dataclass(frozen=True)
-class Place:
+class RangePaths:
     """One dataset's files of one range, below the archive's address."""
 
     chain: str

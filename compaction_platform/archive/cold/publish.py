@@ -14,11 +14,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from compaction_platform.archive.cold.iceberg_table import ColdTable
-from compaction_platform.archive.cold.manifest import Manifest, ManifestFile
-from compaction_platform.archive.cold.paths import NOT_DATA, Place, attempt_name, new_token
-from compaction_platform.archive.ledger.range_version import Version
+from compaction_platform.archive.cold.manifest import ManifestFile, RangeManifest
+from compaction_platform.archive.cold.paths import NOT_DATA, RangePaths, attempt_name, new_token
+from compaction_platform.archive.ledger.range_version import RangeVersion
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
 COPIES_AT_ONCE = 8
@@ -40,9 +40,9 @@ class ForeignFile(CompactionError):
 class Publication:
     """One version of a range, all datasets."""
 
-    store: Objects
-    manifests: Mapping[str, Manifest]
-    earlier: Sequence[Version]  # older versions of the range
+    store: ObjectStore
+    manifests: Mapping[str, RangeManifest]
+    earlier: Sequence[RangeVersion]  # older versions of the range
     tables: Mapping[str, ColdTable]  # none where there is no catalog
     announce: Callable[[], None]  # raises if the cold files belong to another ledger
     still_ours: Callable[[], None]  # raises if another run took over, or another ledger
@@ -87,13 +87,13 @@ class Publication:
             key, reason = next(iter(failures.items()))
             raise NotRemoved(f"{self.store.uri}/{key} could not be removed ({reason}); run again.")
 
-    def _register(self, key_of: Callable[[Manifest, ManifestFile], str]) -> None:
+    def _register(self, key_of: Callable[[RangeManifest, ManifestFile], str]) -> None:
         for name, table in self.tables.items():
             manifest = self.manifests[name]
             keys = {key_of(manifest, file): file.size for file in manifest.files if file.rows}
             table.replace(manifest.blocks, keys, self.still_ours)
 
-    def _show(self, manifest: Manifest) -> None:
+    def _show(self, manifest: RangeManifest) -> None:
         place = _place(manifest)
         wanted = {file.name: file.size for file in manifest.files}
         there = self._visible(place)
@@ -111,10 +111,10 @@ class Publication:
                 "something else writing there? Nothing was purged."
             )
 
-    def _visible(self, place: Place) -> dict[str, int]:
+    def _visible(self, place: RangePaths) -> dict[str, int]:
         return {stored.key.rpartition("/")[2]: stored.size for stored in self.store.list_directory(place.directory)}
 
-    def _copy(self, place: Place, manifest: Manifest, file: ManifestFile) -> None:
+    def _copy(self, place: RangePaths, manifest: RangeManifest, file: ManifestFile) -> None:
         """One data file, if nothing has its name; what has it must have its content."""
         staged, visible = place.staged(manifest.attempt_name, file.name), place.visible(file.name)
         try:
@@ -132,7 +132,7 @@ class Publication:
                     "then run again."
                 ) from None
 
-    def _mark(self, place: Place, manifest: Manifest, name: str) -> None:
+    def _mark(self, place: RangePaths, manifest: RangeManifest, name: str) -> None:
         staged = place.staged(manifest.attempt_name, name)
         try:
             self.store.copy(staged, place.visible(name), overwrite=True)
@@ -147,7 +147,7 @@ class Publication:
             f"{self.store.uri}/{staged} was staged and verified, and is gone. The hot rows are untouched."
         )
 
-    def _set_aside(self, place: Place, names: Sequence[str]) -> None:
+    def _set_aside(self, place: RangePaths, names: Sequence[str]) -> None:
         """Files of an earlier version leave, but are kept until retention; those of one that was given up are not."""
         owners = {
             file.name: (version, file)
@@ -167,7 +167,7 @@ class Publication:
                 self._keep(place, version, file)
         self._delete([place.visible(name) for name in names])
 
-    def _keep(self, place: Place, version: Version, file: ManifestFile) -> None:
+    def _keep(self, place: RangePaths, version: RangeVersion, file: ManifestFile) -> None:
         visible, kept = place.visible(file.name), place.superseded(version.version, file.name)
         manifest_key = place.superseded(version.version, RANGE_MANIFEST)
         try:
@@ -190,7 +190,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def sha256_of(store: Objects, key: str) -> str | None:
+def sha256_of(store: ObjectStore, key: str) -> str | None:
     """Return the sha256 of an object's content; None if it is not there."""
     try:
         return hashlib.sha256(store.read(key)).hexdigest()
@@ -198,7 +198,7 @@ def sha256_of(store: Objects, key: str) -> str | None:
         return None
 
 
-def clear_attempts(store: Objects, manifest: Manifest, before: int) -> None:
+def clear_attempts(store: ObjectStore, manifest: RangeManifest, before: int) -> None:
     """Delete the directories of attempts with a lower number: they are over. If one of their workers is only paused, it
     finds nothing to copy when it goes on."""
     place = _place(manifest)
@@ -209,7 +209,7 @@ def clear_attempts(store: Objects, manifest: Manifest, before: int) -> None:
         raise NotRemoved(f"{store.uri}/{key} of an attempt that is over cannot be deleted: {reason}.")
 
 
-def stage_manifest(store: Objects, manifest: Manifest) -> None:
+def stage_manifest(store: ObjectStore, manifest: RangeManifest) -> None:
     place = _place(manifest)
     key = place.staged(manifest.attempt_name, RANGE_MANIFEST)
     store.create(key, manifest.to_bytes())
@@ -218,7 +218,7 @@ def stage_manifest(store: Objects, manifest: Manifest) -> None:
     store.create(place.staged(manifest.attempt_name, RANGE_SUCCESS), success_mark(manifest))
 
 
-def mark_again(store: Objects, manifest: Manifest, fence: int, still_ours: Callable[[], None]) -> None:
+def mark_again(store: ObjectStore, manifest: RangeManifest, fence: int, still_ours: Callable[[], None]) -> None:
     """Put the marks of a committed version back. They are written to a directory of their own first, then it is checked
     that nobody took over, then they are copied: whoever takes over later deletes the directory."""
     place, attempt = _place(manifest), attempt_name(fence, new_token())
@@ -230,7 +230,7 @@ def mark_again(store: Objects, manifest: Manifest, fence: int, still_ours: Calla
     store.delete([place.staged(attempt, name) for name in NOT_DATA])
 
 
-def is_marked(store: Objects, manifest: Manifest) -> bool:
+def is_marked(store: ObjectStore, manifest: RangeManifest) -> bool:
     """Whether what stands beside the files of a range is this manifest, and says that the range is whole."""
     place = _place(manifest)
     try:
@@ -242,15 +242,15 @@ def is_marked(store: Objects, manifest: Manifest) -> bool:
         return False
 
 
-def success_mark(manifest: Manifest) -> bytes:
+def success_mark(manifest: RangeManifest) -> bytes:
     """It names the manifest that all files of the directory belong to."""
     return f"version {manifest.dataset_version} manifest {manifest.sha256}\n".encode()
 
 
-def _place(manifest: Manifest) -> Place:
-    return Place(str(manifest.chain_id), manifest.dataset, manifest.blocks)
+def _place(manifest: RangeManifest) -> RangePaths:
+    return RangePaths(str(manifest.chain_id), manifest.dataset, manifest.blocks)
 
 
-def _attempt_of(place: Place, key: str) -> int:
+def _attempt_of(place: RangePaths, key: str) -> int:
     number = key.removeprefix(f"{place.attempts}/").partition("/")[0].partition("_")[0]
     return int(number) if number.isdigit() else 2**63

@@ -20,17 +20,17 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.cuts import Cut, cut
-from compaction_platform.archive.cold.paths import Place
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.chain.cuts import FileCut, cut
+from compaction_platform.archive.cold.paths import RangePaths
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.hot.columns import arrow_schema
 from compaction_platform.archive.hot.snapshot import HotSnapshot, hot_snapshot, hot_url
 from compaction_platform.archive.jobs.copy_file import CopyItem, in_key_order, read_rows
 from compaction_platform.archive.ledger.ledger import Ledger
-from compaction_platform.archive.ledger.range_version import LIVE, Version
+from compaction_platform.archive.ledger.range_version import LIVE, RangeVersion
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.types import converted, holds, spark_columns
-from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
 from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ColdPart:
 class HotPart:
     """Rows of the hot table: as many blocks as make about one file."""
 
-    cut: Cut
+    cut: FileCut
 
 
 Part = ColdPart | HotPart
@@ -64,11 +64,11 @@ Part = ColdPart | HotPart
 class PartReader:
     """Reads parts of one dataset; travels into Spark tasks."""
 
-    dataset: Dataset
+    dataset: ArchivedTable
     schema: pyarrow.Schema
     columns: tuple[Any, ...]
     chain_id: int
-    store: Objects
+    store: ObjectStore
     snapshot: str
     url: str = field(repr=False)
 
@@ -113,11 +113,11 @@ class PartReader:
 class HotAndCold:
     """A range of blocks, as of one moment."""
 
-    archive: Archive
+    archive: ArchivedChain
     hot: HotSnapshot
-    store: Objects
+    store: ObjectStore
     blocks: BlockRange
-    live: Sequence[Version]
+    live: Sequence[RangeVersion]
 
     def parts(self, dataset: str) -> list[Part]:
         """What is read from where, in the order of blocks."""
@@ -128,7 +128,7 @@ class HotAndCold:
                 continue
             within = _overlap(version.blocks, self.blocks)
             parts += self._hot(dataset, start, within.start)
-            place = Place(self.archive.chain, dataset, version.blocks)
+            place = RangePaths(self.archive.chain, dataset, version.blocks)
             parts += [
                 ColdPart(
                     place.visible(file.name),
@@ -174,9 +174,9 @@ def _rows_of(reader: PartReader, parts: Sequence[Part], batches: Iterable[Any]) 
 
 
 @contextmanager
-def hot_and_cold(archive: Archive, settings: Settings, blocks: BlockRange) -> Iterator[HotAndCold]:
+def hot_and_cold(archive: ArchivedChain, settings: Settings, blocks: BlockRange) -> Iterator[HotAndCold]:
     url = hot_url(archive, settings)
-    store = Objects.at(settings.place(archive.uri), settings)
+    store = ObjectStore.at(settings.place(archive.uri), settings)
     with hot_snapshot(archive, url) as hot:
         # What is committed is asked for in the same snapshot as the rows.
         versions = Ledger(url, archive.chain_id).versions_in(hot.connection, blocks, LIVE)

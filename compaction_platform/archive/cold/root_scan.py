@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.manifest import Manifest, ManifestUnreadable
+from compaction_platform.archive.cold.manifest import RangeManifest, RangeManifestUnreadable
 from compaction_platform.archive.cold.ownership import LogEntry
-from compaction_platform.archive.cold.paths import NOT_DATA, Place
+from compaction_platform.archive.cold.paths import NOT_DATA, RangePaths
 from compaction_platform.archive.cold.publish import is_marked
-from compaction_platform.archive.ledger.range_version import Version
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.archive.ledger.range_version import RangeVersion
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.persisted_names import RANGE_MANIFEST
 
 READS_AT_ONCE = 16
@@ -24,7 +24,7 @@ MANIFESTS = re.compile(
 )
 ATTEMPT = re.compile(r"[^/]+/[^/]+/_attempts/(?P<range>\d+-\d+)/(?P<fence>\d+)[_/].*")
 
-Manifests = Mapping[str, Manifest]  # of one version, by dataset
+Manifests = Mapping[str, RangeManifest]  # of one version, by dataset
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,16 @@ class RangeFound:
 class RootScan:
     """The listing of a chain's cold root, and its log."""
 
-    store: Objects
+    store: ObjectStore
     chain: str
     history: Sequence[LogEntry]
-    known: Sequence[Version]  # what the ledger has
+    known: Sequence[RangeVersion]  # what the ledger has
     keys: Sequence[str] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, store: Objects, chain: str, history: Sequence[LogEntry], known: Sequence[Version]) -> "RootScan":
+    def of(
+        cls, store: ObjectStore, chain: str, history: Sequence[LogEntry], known: Sequence[RangeVersion]
+    ) -> "RootScan":
         return cls(store, chain, history, known, [stored.key for stored in store.list(chain)])
 
     @property
@@ -107,14 +109,14 @@ class RootScan:
             for name, manifest in manifests.items()
         )
 
-    def _read(self, blocks: BlockRange, keys: Sequence[tuple[str, str]]) -> tuple[list[Manifest], list[str]]:
+    def _read(self, blocks: BlockRange, keys: Sequence[tuple[str, str]]) -> tuple[list[RangeManifest], list[str]]:
         """All manifests of a range that there are, in the store and in the ledger."""
         manifests, unreadable = [], []
 
-        def read(key: str) -> Manifest | str:
+        def read(key: str) -> RangeManifest | str:
             try:
-                return Manifest.from_bytes(bytes(self.store.read(key)), f"{self.store.uri}/{key}")
-            except ManifestUnreadable as error:
+                return RangeManifest.from_bytes(bytes(self.store.read(key)), f"{self.store.uri}/{key}")
+            except RangeManifestUnreadable as error:
                 return str(error)
 
         with ThreadPoolExecutor(READS_AT_ONCE) as threads:
@@ -131,13 +133,13 @@ class RootScan:
         return manifests, unreadable
 
 
-def place_of(manifest: Manifest) -> Place:
-    return Place(str(manifest.chain_id), manifest.dataset, manifest.blocks)
+def place_of(manifest: RangeManifest) -> RangePaths:
+    return RangePaths(str(manifest.chain_id), manifest.dataset, manifest.blocks)
 
 
-def _by_version(pool: Iterable[Manifest]) -> list[Manifests]:
+def _by_version(pool: Iterable[RangeManifest]) -> list[Manifests]:
     """Manifests of one attempt belong together. Without a log nothing else says so."""
-    groups: dict[tuple[int, str], dict[str, Manifest]] = defaultdict(dict)
+    groups: dict[tuple[int, str], dict[str, RangeManifest]] = defaultdict(dict)
     for manifest in pool:
         groups[manifest.dataset_version, manifest.attempt_name][manifest.dataset] = manifest
     most = max((len(group) for group in groups.values()), default=0)

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.chain.source import SourceUnfit
-from compaction_platform.archive.cold.manifest import Manifest
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.cold.manifest import RangeManifest
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.dagster.checks import (
     CONTIGUOUS,
     EQUAL,
@@ -41,11 +41,11 @@ class ArchiveConfig(dg.Config):
     )
 
 
-def hot_key(archive: Archive, dataset: Dataset) -> dg.AssetKey:
+def hot_key(archive: ArchivedChain, dataset: ArchivedTable) -> dg.AssetKey:
     return dg.AssetKey(["hot", archive.chain, dataset.name])
 
 
-def hot_assets(archive: Archive) -> list[dg.AssetSpec]:
+def hot_assets(archive: ArchivedChain) -> list[dg.AssetSpec]:
     return [
         dg.AssetSpec(
             hot_key(archive, dataset),
@@ -57,7 +57,7 @@ def hot_assets(archive: Archive) -> list[dg.AssetSpec]:
     ]
 
 
-def cold_assets(archive: Archive) -> dg.AssetsDefinition:
+def cold_assets(archive: ArchivedChain) -> dg.AssetsDefinition:
     partitions = partitions_of(archive)
     specs = [
         dg.AssetSpec(
@@ -105,7 +105,7 @@ def cold_assets(archive: Archive) -> dg.AssetsDefinition:
 
 
 def _materialized(
-    context: dg.AssetExecutionContext, archive: Archive, dataset: Dataset, done: Archived
+    context: dg.AssetExecutionContext, archive: ArchivedChain, dataset: ArchivedTable, done: Archived
 ) -> Iterator[dg.MaterializeResult[None]]:
     """All datasets of a range are committed together, whatever was selected."""
     key, manifest = cold_key(archive, dataset.name), done.manifests[dataset.name]
@@ -117,7 +117,7 @@ def _materialized(
         context.log_event(dg.AssetMaterialization(key, partition=context.partition_key, metadata=metadata))
 
 
-def figures(archive: Archive, manifest: Manifest, done: Archived) -> dict[str, Any]:
+def figures(archive: ArchivedChain, manifest: RangeManifest, done: Archived) -> dict[str, Any]:
     return {
         "dataset_uuid": manifest.dataset_uuid,
         "dataset_version": manifest.dataset_version,
@@ -137,7 +137,9 @@ def figures(archive: Archive, manifest: Manifest, done: Archived) -> dict[str, A
     }
 
 
-def _show_dry_run(context: dg.AssetExecutionContext, archive: Archive, preview: Archived | dict[str, Any]) -> None:
+def _show_dry_run(
+    context: dg.AssetExecutionContext, archive: ArchivedChain, preview: Archived | dict[str, Any]
+) -> None:
     """An observation, not a materialization: nothing was done."""
     for dataset in archive.datasets:
         key = cold_key(archive, dataset.name)
@@ -150,7 +152,7 @@ def _show_dry_run(context: dg.AssetExecutionContext, archive: Archive, preview: 
         context.log_event(dg.AssetObservation(key, partition=context.partition_key, metadata={"dry_run": True, **told}))
 
 
-def purged_asset(archive: Archive) -> dg.AssetsDefinition:
+def purged_asset(archive: ArchivedChain) -> dg.AssetsDefinition:
     @dg.asset(
         key=purged_key(archive),
         deps=[cold_key(archive, dataset.name) for dataset in archive.datasets],
@@ -182,7 +184,7 @@ def _owner(context: dg.AssetExecutionContext) -> str:
     return context.run.root_run_id or context.run.run_id
 
 
-def archive_job(archive: Archive) -> Any:
+def archive_job(archive: ArchivedChain) -> Any:
     assets = [cold_key(archive, dataset.name) for dataset in archive.datasets]
     if archive.purge:
         assets.append(purged_key(archive))

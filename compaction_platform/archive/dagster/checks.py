@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 
 from compaction_platform.archive.chain.block_range import is_final
-from compaction_platform.archive.chain.continuity import Seam, problems_of
-from compaction_platform.archive.chain.head_tracker import observe
+from compaction_platform.archive.chain.continuity import RangeBoundary, problems_of
+from compaction_platform.archive.chain.head_tracker import observe_head
 from compaction_platform.archive.chain.reorg import how_to_mend, look_for_reorgs
-from compaction_platform.archive.chain.status import Standing, look, rows_still_hot, tip_time
+from compaction_platform.archive.chain.status import ChainStatus, chain_status, rows_still_hot, tip_time
 from compaction_platform.archive.cold.audit import (
-    Audit,
+    ColdFileAudit,
     ColdFileUnreadable,
     audit_items,
     chosen_for_reading,
@@ -23,10 +23,10 @@ from compaction_platform.archive.cold.audit import (
     mark_problems,
 )
 from compaction_platform.archive.cold.ownership import RootNotOurs
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.hot.snapshot import hot_snapshot, hot_url
 from compaction_platform.archive.jobs.archive_range import Archived, ArchiveRun
-from compaction_platform.archive.ledger.range_version import LIVE, Version
+from compaction_platform.archive.ledger.range_version import LIVE, RangeVersion
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.resources import LakeResource
 
@@ -42,15 +42,15 @@ SHOWN = 20
 CHECKED_ALONE = 3  # ranges, the newest
 
 
-def cold_key(archive: Archive, dataset: str) -> dg.AssetKey:
+def cold_key(archive: ArchivedChain, dataset: str) -> dg.AssetKey:
     return dg.AssetKey(["cold", archive.chain, dataset])
 
 
-def purged_key(archive: Archive) -> dg.AssetKey:
+def purged_key(archive: ArchivedChain) -> dg.AssetKey:
     return dg.AssetKey(["purged", archive.chain])
 
 
-def check_specs(archive: Archive) -> list[dg.AssetCheckSpec]:
+def check_specs(archive: ArchivedChain) -> list[dg.AssetCheckSpec]:
     blocks = cold_key(archive, archive.blocks.name)
     return [
         dg.AssetCheckSpec(FINAL, asset=blocks, blocking=True, description="No block of the range can change any more."),
@@ -74,7 +74,7 @@ def check_specs(archive: Archive) -> list[dg.AssetCheckSpec]:
 
 
 def results_after_a_run(
-    archive: Archive, done: Archived, wanted: Collection[dg.AssetCheckKey]
+    archive: ArchivedChain, done: Archived, wanted: Collection[dg.AssetCheckKey]
 ) -> Iterator[dg.AssetCheckResult]:
     blocks = done.manifests[archive.blocks.name]
     evidence = blocks.finality
@@ -94,7 +94,7 @@ def results_after_a_run(
 
 
 def result_of_a_failure(
-    archive: Archive, check: str, error: Exception, wanted: Collection[dg.AssetCheckKey]
+    archive: ArchivedChain, check: str, error: Exception, wanted: Collection[dg.AssetCheckKey]
 ) -> Iterator[dg.AssetCheckResult]:
     yield from _if_wanted(wanted, _result(archive, check, [str(error)], {}))
 
@@ -122,8 +122,8 @@ def results_alone(run: ArchiveRun, wanted: Collection[dg.AssetCheckKey]) -> Iter
             yield _result(archive, EQUAL, problems, figures, dataset=dataset.name)
 
 
-def _not_final(run: ArchiveRun, versions: Sequence[Version]) -> list[str]:
-    seen = observe(run.archive, run.url, run.ledger, remember=False)
+def _not_final(run: ArchiveRun, versions: Sequence[RangeVersion]) -> list[str]:
+    seen = observe_head(run.archive, run.url, run.ledger, remember=False)
     if seen.finalized is None:
         return [] if seen.first_hot is None else [f"whether they are final cannot be told: {seen.finality.why}"]
     return [
@@ -133,7 +133,7 @@ def _not_final(run: ArchiveRun, versions: Sequence[Version]) -> list[str]:
     ]
 
 
-def _broken(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Version]) -> list[str]:
+def _broken(run: ArchiveRun, versions: Sequence[RangeVersion], newest: Sequence[RangeVersion]) -> list[str]:
     archive, problems = run.archive, []
     ends = {version.blocks.end: version for version in versions if version.is_valid}
     for version in versions:
@@ -150,13 +150,13 @@ def _broken(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Versi
             problems.append(str(error))
             continue
         told = version.manifests[archive.blocks.name].last_hash
-        after = Seam(told, "its manifest") if told is not None else None
+        after = RangeBoundary(told, "its manifest") if told is not None else None
         found = problems_of(version.blocks, links, gaps_allowed=archive.gaps_allowed, after=after)
         problems += [f"{version.blocks.key}: {problem}" for problem in found]
     return problems
 
 
-def _unequal(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Version], name: str) -> list[str]:
+def _unequal(run: ArchiveRun, versions: Sequence[RangeVersion], newest: Sequence[RangeVersion], name: str) -> list[str]:
     """Of all ranges, what a listing and a count tell. Of the newest, and of some older ones in turn, every byte."""
     archive = run.archive
     dataset = archive.dataset(name)
@@ -165,7 +165,7 @@ def _unequal(run: ArchiveRun, versions: Sequence[Version], newest: Sequence[Vers
     read = chosen_for_reading(versions, [version for version in newest if name in version.manifests], name, run.ledger)
     problems += [problem for version in read for problem in mark_problems(run.store, version.manifests[name])]
     items = [item for version in read for item in audit_items(archive, version, dataset)]
-    for outcome in run.spread().run(Audit(run.store), items, weight=lambda item: item.file.size):
+    for outcome in run.spread().run(ColdFileAudit(run.store), items, weight=lambda item: item.file.size):
         if problem := outcome.error or outcome.value:
             problems.append(f"{run.store.uri}/{outcome.item.key} {problem}")
     return problems + _hot_problems(run, versions, read, dataset)
@@ -185,7 +185,9 @@ def _not_ours(run: ArchiveRun) -> list[str]:
     return []
 
 
-def _hot_problems(run: ArchiveRun, versions: Sequence[Version], read: Sequence[Version], dataset: Dataset) -> list[str]:
+def _hot_problems(
+    run: ArchiveRun, versions: Sequence[RangeVersion], read: Sequence[RangeVersion], dataset: ArchivedTable
+) -> list[str]:
     """Rows of purged ranges that are hot, and rows that changed after they were archived."""
     archive, name, problems = run.archive, dataset.name, []
     with hot_snapshot(archive, run.url) as hot:
@@ -207,7 +209,7 @@ def _hot_problems(run: ArchiveRun, versions: Sequence[Version], read: Sequence[V
     return problems
 
 
-def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
+def chain_checks(archive: ArchivedChain) -> dg.AssetChecksDefinition:
     """Checks on the chain as a whole."""
     blocks = cold_key(archive, archive.blocks.name)
     specs = [
@@ -229,7 +231,7 @@ def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
         wanted = {key.name for key in context.selected_asset_check_keys}
         run = ArchiveRun(archive, lake.settings(), _no_spread, context.log.info)
         try:
-            standing = look(archive, run.url)
+            standing = chain_status(archive, run.url)
         except CompactionError as error:  # no tables yet, no node: nothing that a purge would have to stop for
             for name in wanted:
                 yield _result(archive, name, [str(error)], {}, severity=dg.AssetCheckSeverity.WARN)
@@ -246,7 +248,7 @@ def chain_checks(archive: Archive) -> dg.AssetChecksDefinition:
     return check_chain
 
 
-def retention_check(archive: Archive) -> dg.AssetChecksDefinition:
+def retention_check(archive: ArchivedChain) -> dg.AssetChecksDefinition:
     """After the purge, where there is one."""
     asset = purged_key(archive) if archive.purge else cold_key(archive, archive.blocks.name)
 
@@ -254,7 +256,7 @@ def retention_check(archive: Archive) -> dg.AssetChecksDefinition:
     def hot_retention(lake: LakeResource) -> dg.AssetCheckResult:
         url = hot_url(archive, lake.settings())
         try:
-            return _retention(archive, url, look(archive, url, remember=False), asset)
+            return _retention(archive, url, chain_status(archive, url, remember=False), asset)
         except CompactionError as error:
             return dg.AssetCheckResult(
                 passed=False, severity=dg.AssetCheckSeverity.WARN, description=str(error), asset_key=asset
@@ -263,13 +265,13 @@ def retention_check(archive: Archive) -> dg.AssetChecksDefinition:
     return hot_retention
 
 
-def _missing(archive: Archive, standing: Standing) -> dg.AssetCheckResult:
+def _missing(archive: ArchivedChain, standing: ChainStatus) -> dg.AssetCheckResult:
     problems = [f"{blocks.key} (end not included) is final and not archived" for blocks in standing.missing]
     figures = {"final_ranges": len(standing.final), "archived": len(standing.live)}
     return _result(archive, MISSING, problems, figures, severity=dg.AssetCheckSeverity.WARN)
 
 
-def _retention(archive: Archive, url: str, standing: Standing, asset: dg.AssetKey) -> dg.AssetCheckResult:
+def _retention(archive: ArchivedChain, url: str, standing: ChainStatus, asset: dg.AssetKey) -> dg.AssetCheckResult:
     problems = []
     for blocks, counts in rows_still_hot(archive, url, standing).items():
         told = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
@@ -281,7 +283,7 @@ def _retention(archive: Archive, url: str, standing: Standing, asset: dg.AssetKe
     return found._replace(asset_key=asset)
 
 
-def _lag(archive: Archive, run: ArchiveRun, standing: Standing) -> dg.AssetCheckResult:
+def _lag(archive: ArchivedChain, run: ArchiveRun, standing: ChainStatus) -> dg.AssetCheckResult:
     newest = max(standing.live, default=None)
     tip = tip_time(archive, run.url)
     if newest is None or tip is None:
@@ -298,7 +300,7 @@ def _lag(archive: Archive, run: ArchiveRun, standing: Standing) -> dg.AssetCheck
     )
 
 
-def _reorg(archive: Archive, run: ArchiveRun) -> dg.AssetCheckResult:
+def _reorg(archive: ArchivedChain, run: ArchiveRun) -> dg.AssetCheckResult:
     seen = look_for_reorgs(archive, run.url, run.ledger)
     problems = [f"{mismatch.version.blocks.key} (end not included): {mismatch.told}" for mismatch in seen.mismatches]
     invalid = [
@@ -314,9 +316,9 @@ def _reorg(archive: Archive, run: ArchiveRun) -> dg.AssetCheckResult:
 
 
 def _no_spread() -> Any:
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
 
-    return Spread(None, 2)
+    return ParallelMap(None, 2)
 
 
 def _if_wanted(wanted: Collection[dg.AssetCheckKey], result: dg.AssetCheckResult) -> Iterator[dg.AssetCheckResult]:
@@ -325,7 +327,7 @@ def _if_wanted(wanted: Collection[dg.AssetCheckKey], result: dg.AssetCheckResult
 
 
 def _result(
-    archive: Archive,
+    archive: ArchivedChain,
     name: str,
     problems: Sequence[str],
     figures: dict[str, Any],

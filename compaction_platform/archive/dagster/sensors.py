@@ -3,16 +3,16 @@
 import dagster as dg
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.status import due_ranges, look
-from compaction_platform.archive.config import Archive
+from compaction_platform.archive.chain.status import chain_status, due_ranges
+from compaction_platform.archive.config import ArchivedChain
 from compaction_platform.archive.dagster.partitions import partitions_of
 from compaction_platform.archive.hot.snapshot import hot_url
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.resources import LakeResource
-from compaction_platform.lake.dagster.run_requests import Due, run_requests
+from compaction_platform.lake.dagster.run_requests import DuePartition, run_requests
 
 
-def final_ranges_sensor(archive: Archive, job: object) -> dg.SensorDefinition:
+def final_ranges_sensor(archive: ArchivedChain, job: object) -> dg.SensorDefinition:
     partitions = partitions_of(archive)
 
     @dg.sensor(
@@ -24,13 +24,13 @@ def final_ranges_sensor(archive: Archive, job: object) -> dg.SensorDefinition:
     )
     def final(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         try:
-            standing = look(archive, hot_url(archive, lake.settings()))
+            standing = chain_status(archive, hot_url(archive, lake.settings()))
         except CompactionError as error:
             return _wait(str(error))
         if standing.observed.finalized is None:
             return _wait(f"waiting: {standing.observed.finality.why}")
         due = due_ranges(archive, standing)
-        wanted = Due(
+        wanted = DuePartition(
             archive.subject,
             [blocks.key for blocks in due],
             {blocks.key: standing.digest(blocks) for blocks in due},

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.snapshot import table_of
 
 # FOR VALUES FROM ('1000000') TO ('1010000'), or FROM ('1', '1000000') TO ('1', '1010000')
@@ -23,7 +23,7 @@ class Partition:
         return ".".join(self.table)
 
 
-def partitions_that_are(connection: Any, dataset: Dataset, chain_id: int, blocks: BlockRange) -> list[Partition]:
+def partitions_that_are(connection: Any, dataset: ArchivedTable, chain_id: int, blocks: BlockRange) -> list[Partition]:
     """Leaf partitions by block number that together are the range, without gaps; none if there are no such."""
     found = connection.execute(
         """
@@ -45,7 +45,7 @@ def partitions_that_are(connection: Any, dataset: Dataset, chain_id: int, blocks
     return partitions if partitions and edges == starts else []
 
 
-def _blocks_of(bound: str | None, key: str | None, dataset: Dataset, chain_id: int) -> BlockRange | None:
+def _blocks_of(bound: str | None, key: str | None, dataset: ArchivedTable, chain_id: int) -> BlockRange | None:
     """The blocks between a partition's bounds, if blocks (of this chain) are what it is partitioned by."""
     match = BOUND.fullmatch(bound or "")
     if match is None:

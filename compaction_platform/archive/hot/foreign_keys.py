@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import sql
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.snapshot import ROW, HotTableUnfit, of_range, table_of
 
 # Keys that refer to the table or to one of its partitions; a key of a partitioned table counts once.
@@ -36,7 +36,7 @@ class ForeignKey:
     referred: tuple[str, ...]
 
 
-def keys_to(connection: Any, dataset: Dataset) -> list[ForeignKey]:
+def keys_to(connection: Any, dataset: ArchivedTable) -> list[ForeignKey]:
     found = connection.execute(REFERRING, {"table": table_of(dataset).as_string(None)}).fetchall()
     return [
         ForeignKey((schema, table), on_delete in CHANGING, to_itself, tuple(columns), tuple(referred))
@@ -44,7 +44,7 @@ def keys_to(connection: Any, dataset: Dataset) -> list[ForeignKey]:
     ]
 
 
-def would_take_along(key: ForeignKey, dataset: Dataset, chain_id: int, blocks: BlockRange) -> sql.Composed:
+def would_take_along(key: ForeignKey, dataset: ArchivedTable, chain_id: int, blocks: BlockRange) -> sql.Composed:
     """Whether there are rows, other than the ones to be deleted, that refer to rows of these blocks."""
     row, referring = sql.Identifier(ROW), sql.Identifier(REFERRING_ROW)
     joined = sql.SQL(" AND ").join(
@@ -68,7 +68,7 @@ def would_take_along(key: ForeignKey, dataset: Dataset, chain_id: int, blocks: B
     )
 
 
-def purge_order(connection: Any, datasets: Sequence[Dataset]) -> list[Dataset]:
+def purge_order(connection: Any, datasets: Sequence[ArchivedTable]) -> list[ArchivedTable]:
     """Those that refer to others before them; and where keys allow it, the blocks last."""
     by_name = {dataset.name: dataset for dataset in datasets}
     by_table = {dataset.table: dataset.name for dataset in datasets}

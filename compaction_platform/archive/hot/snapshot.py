@@ -17,10 +17,10 @@ import pyarrow
 from psycopg import sql
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.continuity import Link
+from compaction_platform.archive.chain.continuity import BlockLink
 from compaction_platform.archive.chain.finality import Head
 from compaction_platform.archive.cold.manifest import Digest
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.hot.columns import HotColumn, hot_columns
 from compaction_platform.errors import CompactionError
 from compaction_platform.settings import POSTGRES_URL_WANTED, Settings, is_postgres_url
@@ -48,7 +48,7 @@ class HotTableUnfit(CompactionError):
     """A table or column that was declared is not there, or not of a kind that can be archived."""
 
 
-def hot_url(archive: Archive, settings: Settings) -> str:
+def hot_url(archive: ArchivedChain, settings: Settings) -> str:
     """The address of the hot database, password and all: never show it."""
     return url_of(archive.hot_variable, settings)
 
@@ -102,11 +102,11 @@ def explained(role: str = "") -> Iterator[None]:
         raise HotUnreachable(f"the hot database does not answer, or broke off: {told}") from error
 
 
-def table_of(dataset: Dataset) -> sql.Identifier:
+def table_of(dataset: ArchivedTable) -> sql.Identifier:
     return sql.Identifier(*dataset.table)
 
 
-def of_range(dataset: Dataset, chain_id: int, blocks: BlockRange, row: str = ROW) -> sql.Composed:
+def of_range(dataset: ArchivedTable, chain_id: int, blocks: BlockRange, row: str = ROW) -> sql.Composed:
     """The rows of these blocks, as a condition. Numbers only: nothing in it comes from outside."""
     return sql.SQL("{row}.{chain} = {chain_id} AND {row}.{block} >= {start} AND {row}.{block} < {end}").format(
         row=sql.Identifier(row),
@@ -118,7 +118,7 @@ def of_range(dataset: Dataset, chain_id: int, blocks: BlockRange, row: str = ROW
     )
 
 
-def select_rows(dataset: Dataset, columns: Sequence[HotColumn], chain_id: int, blocks: BlockRange) -> str:
+def select_rows(dataset: ArchivedTable, columns: Sequence[HotColumn], chain_id: int, blocks: BlockRange) -> str:
     """The query for all rows of these blocks, each with PostgreSQL's own hash of the whole row."""
     row = sql.Identifier(ROW)
     listed: list[sql.Composable] = []
@@ -168,14 +168,14 @@ def as_time(value: object) -> datetime:
 class HotSnapshot:
     """One moment of a chain's hot tables."""
 
-    archive: Archive
+    archive: ArchivedChain
     url: str = field(repr=False)
     connection: "psycopg.Connection[Any]" = field(repr=False)
     name: str
     server: int  # the major version
     now: datetime  # by the database's clock
 
-    def columns(self, datasets: Sequence[Dataset]) -> dict[str, tuple[HotColumn, ...]]:
+    def columns(self, datasets: Sequence[ArchivedTable]) -> dict[str, tuple[HotColumn, ...]]:
         """The columns of these tables, by dataset; refused if one of them cannot be archived."""
         import adbc_driver_postgresql.dbapi
 
@@ -195,7 +195,7 @@ class HotSnapshot:
                 self._require(dataset, {column.name: column for column in columns[dataset.name]})
         return columns
 
-    def _require_a_table(self, dataset: Dataset) -> None:
+    def _require_a_table(self, dataset: ArchivedTable) -> None:
         """Not a view; and no tables inherit from it, whose own columns nobody would see."""
         found = self.connection.execute(
             "SELECT relkind, relkind = 'r' AND relhassubclass FROM pg_class WHERE oid = %s::regclass",
@@ -208,7 +208,7 @@ class HotSnapshot:
         # If row-level security hides rows, this connection explains it; the Arrow driver's would not.
         self.connection.execute(sql.SQL("SELECT FROM {} LIMIT 0").format(table_of(dataset)))
 
-    def _require(self, dataset: Dataset, columns: Mapping[str, HotColumn]) -> None:
+    def _require(self, dataset: ArchivedTable, columns: Mapping[str, HotColumn]) -> None:
         named = [dataset.chain, dataset.block, *dataset.key, dataset.hash, dataset.parent_hash, dataset.time]
         if missing := [name for name in named if name is not None and name not in columns]:
             raise HotTableUnfit(f"{'.'.join(dataset.table)} has no column {', '.join(missing)}, which was declared.")
@@ -218,7 +218,7 @@ class HotSnapshot:
                     f"{'.'.join(dataset.table)}.{name} is {columns[name].source_type}; an integer is wanted there."
                 )
 
-    def rows_per_block(self, dataset: Dataset, blocks: BlockRange) -> dict[int, int]:
+    def rows_per_block(self, dataset: ArchivedTable, blocks: BlockRange) -> dict[int, int]:
         """How many rows each block has, in the order of blocks."""
         query = sql.SQL(
             "SELECT {row}.{block}, count(*) FROM {table} AS {row} WHERE {condition} GROUP BY 1 ORDER BY 1"
@@ -230,7 +230,7 @@ class HotSnapshot:
         )
         return dict(self.connection.execute(query).fetchall())
 
-    def rows_in(self, dataset: Dataset, ranges: Sequence[BlockRange]) -> dict[BlockRange, int]:
+    def rows_in(self, dataset: ArchivedTable, ranges: Sequence[BlockRange]) -> dict[BlockRange, int]:
         """Return the number of rows of each range that has any, by one query."""
         query = sql.SQL(
             "SELECT wanted.first, wanted.behind, count(*) FROM unnest(%s::bigint[], %s::bigint[]) "
@@ -246,14 +246,14 @@ class HotSnapshot:
         found = self.connection.execute(query, (*edges, self.archive.chain_id)).fetchall()
         return {BlockRange(start, end): count for start, end, count in found}
 
-    def digest(self, dataset: Dataset, blocks: BlockRange) -> Digest:
+    def digest(self, dataset: ArchivedTable, blocks: BlockRange) -> Digest:
         return digest_of(self.connection, dataset, self.archive.chain_id, blocks)
 
-    def links(self, blocks: BlockRange) -> list[Link]:
+    def links(self, blocks: BlockRange) -> list[BlockLink]:
         """The blocks' own places in the chain, in order."""
-        return [Link(number, as_text(own), as_text(parent)) for number, own, parent in self._links(blocks)]
+        return [BlockLink(number, as_text(own), as_text(parent)) for number, own, parent in self._links(blocks)]
 
-    def neighbour(self, blocks: BlockRange, side: str) -> Link | None:
+    def neighbour(self, blocks: BlockRange, side: str) -> BlockLink | None:
         """The nearest hot block before or behind a range. Without gaps, only the very next one."""
         allowed = self.archive.gaps_allowed
         if side == "before":
@@ -263,7 +263,7 @@ class HotSnapshot:
         else:
             near = BlockRange(blocks.end, 2**63 - 1 if allowed else blocks.end + 1)
         found = self._links(near, nearest=side)
-        return Link(found[0][0], as_text(found[0][1]), as_text(found[0][2])) if found else None
+        return BlockLink(found[0][0], as_text(found[0][1]), as_text(found[0][2])) if found else None
 
     def hash_at(self, number: int) -> str | None:
         found = self._links(BlockRange(number, number + 1))
@@ -323,7 +323,7 @@ class HotSnapshot:
 
 
 @contextmanager
-def hot_snapshot(archive: Archive, url: str) -> Iterator[HotSnapshot]:
+def hot_snapshot(archive: ArchivedChain, url: str) -> Iterator[HotSnapshot]:
     with connected(url) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
@@ -340,7 +340,7 @@ def hot_snapshot(archive: Archive, url: str) -> Iterator[HotSnapshot]:
 
 def digest_of(
     connection: "psycopg.Connection[Any]",
-    dataset: Dataset,
+    dataset: ArchivedTable,
     chain_id: int,
     blocks: BlockRange,
     columns: Sequence[str] | None = None,

@@ -12,15 +12,15 @@ from typing import Any
 
 from compaction_platform.archive.chain.block_range import BlockRange, is_final, uncovered
 from compaction_platform.archive.chain.cuts import cut
-from compaction_platform.archive.chain.head_tracker import observe
+from compaction_platform.archive.chain.head_tracker import observe_head
 from compaction_platform.archive.chain.source import SourceUnfit, require_whole
 from compaction_platform.archive.cold.iceberg_table import ColdTable, schema_of
 from compaction_platform.archive.cold.manifest import (
     FinalityEvidence,
-    Manifest,
     ManifestFile,
+    RangeManifest,
 )
-from compaction_platform.archive.cold.paths import Place, new_token
+from compaction_platform.archive.cold.paths import RangePaths, new_token
 from compaction_platform.archive.cold.publish import (
     Publication,
     StagedFilesMissing,
@@ -29,17 +29,17 @@ from compaction_platform.archive.cold.publish import (
     mark_again,
     stage_manifest,
 )
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.columns import arrow_schema
 from compaction_platform.archive.hot.snapshot import HotSnapshot, hot_snapshot
-from compaction_platform.archive.jobs.attempt import Attempt, TableState, manifest_of
+from compaction_platform.archive.jobs.attempt import ArchiveAttempt, TableProgress, manifest_of
 from compaction_platform.archive.jobs.copy_file import CopyItem, CopyTask
-from compaction_platform.archive.jobs.reach import Reach
+from compaction_platform.archive.jobs.reach import ArchiveContext
 from compaction_platform.archive.jobs.restage import stage_again
-from compaction_platform.archive.ledger.lease import Claim, FenceLost
-from compaction_platform.archive.ledger.range_version import LIVE, Version
+from compaction_platform.archive.ledger.lease import LeaseLost, RangeLease
+from compaction_platform.archive.ledger.range_version import LIVE, RangeVersion
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.persisted_names import RANGE_MANIFEST
 
 BYTES_PER_ROW = 300  # a guess, for sharing work out
@@ -59,16 +59,16 @@ class Archived:
 
     blocks: BlockRange
     version: int
-    manifests: Mapping[str, Manifest] = field(repr=False)
+    manifests: Mapping[str, RangeManifest] = field(repr=False)
     outcome: str  # archived | replaced | finished | unchanged | kept
     why: str
-    was_there: Version | None = field(default=None, repr=False)  # if nothing was done
+    was_there: RangeVersion | None = field(default=None, repr=False)  # if nothing was done
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
-class ArchiveRun(Reach):
-    spread: Callable[[], Spread]
+class ArchiveRun(ArchiveContext):
+    spread: Callable[[], ParallelMap]
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
 
@@ -109,13 +109,13 @@ class ArchiveRun(Reach):
             claim = self.ledger.claim(blocks, self.owner, because)
         try:
             return _timed(self._archive(claim, evidence, because), began)
-        except FenceLost:
+        except LeaseLost:
             raise
         except BaseException as error:
             self._give_up(claim, error)
             raise
 
-    def _give_up(self, claim: Claim, error: BaseException) -> None:
+    def _give_up(self, claim: RangeLease, error: BaseException) -> None:
         try:
             claim.fail(f"{type(error).__name__}: {error}")
         except CompactionError:  # the claim ends by itself
@@ -141,7 +141,7 @@ class ArchiveRun(Reach):
         return shown
 
     def _require_final(self, blocks: BlockRange, *, remember: bool = True) -> FinalityEvidence:
-        seen = observe(self.archive, self.url, self.ledger, remember=remember)
+        seen = observe_head(self.archive, self.url, self.ledger, remember=remember)
         if seen.finalized is None or seen.evidence is None:
             raise NotFinal(
                 f"whether blocks {blocks.key} (end not included) are final cannot be told: {seen.finality.why}. "
@@ -157,7 +157,7 @@ class ArchiveRun(Reach):
 
     # ------------------------------------------------------------ one attempt
 
-    def _archive(self, claim: Claim, evidence: FinalityEvidence, because: str | None) -> Archived:
+    def _archive(self, claim: RangeLease, evidence: FinalityEvidence, because: str | None) -> Archived:
         live = self.ledger.live(claim.blocks)
         with hot_snapshot(self.archive, self.url) as hot:
             if live is not None and because is None and (kept := self._nothing_to_do(hot, live)):
@@ -168,7 +168,7 @@ class ArchiveRun(Reach):
                 self._require_not_purged(live)
             states = self._table_states(hot, claim.blocks)
             links, ledger = hot.links(claim.blocks), self.ledger.identity()
-            attempt = Attempt(claim, new_token(), ledger, hot, evidence, live, because, links, states)
+            attempt = ArchiveAttempt(claim, new_token(), ledger, hot, evidence, live, because, links, states)
             require_whole(self.archive, self.ledger, hot, claim.blocks, attempt.links, states)
             for name, table in self.tables(claim.blocks).items():
                 table.prepare(arrow_schema(states[name].columns))
@@ -184,7 +184,7 @@ class ArchiveRun(Reach):
         self.say(f"staged and verified {rows:,} rows in {sum(len(each.files) for each in manifests.values())} files")
         return self._publish(claim, manifests, "replaced" if live else "archived", attempt.reason)
 
-    def _nothing_to_do(self, hot: HotSnapshot, live: Version) -> Archived | None:
+    def _nothing_to_do(self, hot: HotSnapshot, live: RangeVersion) -> Archived | None:
         """Why the version that is there stays: it is what the hot rows are, or more than they are."""
         if self.ledger.purged_files(live):
             why = f"its hot rows were purged{'' if live.state == 'purged' else ', a part of them'}"
@@ -213,7 +213,7 @@ class ArchiveRun(Reach):
             return Archived(live.blocks, live.version, live.manifests, "unchanged", why, live)
         return None
 
-    def _require_not_purged(self, live: Version) -> None:
+    def _require_not_purged(self, live: RangeVersion) -> None:
         """A range of which rows were purged is not archived again from what is left of it, whatever the reason."""
         if self.ledger.purged_files(live):
             raise SourceUnfit(
@@ -222,16 +222,16 @@ class ArchiveRun(Reach):
                 f"{live.blocks.key}` brings the rows back; then run again with the reason."
             )
 
-    def _table_states(self, hot: HotSnapshot, blocks: BlockRange) -> dict[str, TableState]:
+    def _table_states(self, hot: HotSnapshot, blocks: BlockRange) -> dict[str, TableProgress]:
         columns = hot.columns(self.archive.datasets)
         return {
-            dataset.name: TableState(columns[dataset.name], hot.rows_per_block(dataset, blocks))
+            dataset.name: TableProgress(columns[dataset.name], hot.rows_per_block(dataset, blocks))
             for dataset in self.archive.datasets
         }
 
     # ------------------------------------------------------------ the copy
 
-    def _copy(self, attempt: Attempt) -> dict[str, list[ManifestFile]]:
+    def _copy(self, attempt: ArchiveAttempt) -> dict[str, list[ManifestFile]]:
         items = [item for dataset in self.archive.datasets for item in self._items(attempt, dataset)]
         task = CopyTask(attempt.hot.url, attempt.hot.name, self.archive.chain_id, self.store, attempt.name)
         task = replace(task, second_reader=self.archive.second_reader)
@@ -253,7 +253,7 @@ class ArchiveRun(Reach):
             )
         return {name: sorted(made, key=lambda file: file.start_block) for name, made in files.items()}
 
-    def _items(self, attempt: Attempt, dataset: Dataset) -> list[CopyItem]:
+    def _items(self, attempt: ArchiveAttempt, dataset: ArchivedTable) -> list[CopyItem]:
         state = attempt.states[dataset.name]
         cuts = cut(attempt.blocks, list(state.rows), list(state.rows.values()), self.archive.chunk_rows)
         if dataset.is_blocks or dataset.hash is None:
@@ -265,7 +265,7 @@ class ArchiveRun(Reach):
 
     # ------------------------------------------------------------ commit
 
-    def _publish(self, claim: Claim, manifests: Mapping[str, Manifest], outcome: str, why: str) -> Archived:
+    def _publish(self, claim: RangeLease, manifests: Mapping[str, RangeManifest], outcome: str, why: str) -> Archived:
         publication = self._publication(claim, manifests)
         try:
             return self._publish_once(claim, publication, outcome, why)
@@ -275,11 +275,11 @@ class ArchiveRun(Reach):
                 self._bring_back(claim, live, error)
             raise
 
-    def _publish_once(self, claim: Claim, publication: Publication, outcome: str, why: str) -> Archived:
+    def _publish_once(self, claim: RangeLease, publication: Publication, outcome: str, why: str) -> Archived:
         try:
             publication.publish()
             claim.commit()
-        except FenceLost:
+        except LeaseLost:
             raise
         except StagedFilesMissing as error:
             claim.give_up_staged(str(error))
@@ -297,7 +297,7 @@ class ArchiveRun(Reach):
         self.say(f"committed version {claim.version} of blocks {claim.blocks.key} (end not included)")
         return Archived(claim.blocks, claim.version, publication.manifests, outcome, why)
 
-    def _publication(self, claim: Claim, manifests: Mapping[str, Manifest]) -> Publication:
+    def _publication(self, claim: RangeLease, manifests: Mapping[str, RangeManifest]) -> Publication:
         earlier = [each for each in self.ledger.versions(claim.blocks) if each.version != claim.version]
         tables = {name: table for name, table in self.tables(claim.blocks).items() if name in manifests}
 
@@ -310,7 +310,7 @@ class ArchiveRun(Reach):
 
         return Publication(self.store, manifests, earlier, tables, announce, still_ours)
 
-    def _bring_back(self, given_up: Claim, live: Version, error: StagedFilesMissing) -> None:
+    def _bring_back(self, given_up: RangeLease, live: RangeVersion, error: StagedFilesMissing) -> None:
         """What the version before held is published again, under new names: deletions of the old ones may yet come."""
         because = f"version {given_up.version} could not be published: {error}"
         try:
@@ -319,7 +319,7 @@ class ArchiveRun(Reach):
             self.say(f"version {live.version} could not be brought back: {problem}")
 
     def publish_again(
-        self, blocks: BlockRange, number: int, manifests: Mapping[str, Manifest], because: str
+        self, blocks: BlockRange, number: int, manifests: Mapping[str, RangeManifest], because: str
     ) -> Archived:
         """Publish the files of a version once more, under new names, as a version of its own."""
         claim = self.ledger.claim(blocks, self.owner, because)
@@ -331,7 +331,7 @@ class ArchiveRun(Reach):
             raise
         return self._publish_once(claim, self._publication(claim, staged), "replaced", because)
 
-    def _tidy(self, claim: Claim, live: Version) -> None:
+    def _tidy(self, claim: RangeLease, live: RangeVersion) -> None:
         """What a run that committed and then died has left undone; and tables that were asked for later."""
         tables = self.tables(live.blocks)
         still_ours = self._publication(claim, live.manifests).still_ours
@@ -340,7 +340,7 @@ class ArchiveRun(Reach):
             if not is_marked(self.store, manifest):
                 mark_again(self.store, manifest, claim.fence, still_ours)
             if name in tables:
-                place = Place(self.archive.chain, name, live.blocks)
+                place = RangePaths(self.archive.chain, name, live.blocks)
                 keys = {place.visible(file.name): file.size for file in manifest.files if file.rows}
                 if keys:
                     tables[name].prepare(schema_of(self.store, *next(iter(keys.items()))))
@@ -351,7 +351,7 @@ class ArchiveRun(Reach):
         for version in self.ledger.expired(self.archive.retention):
             self.ownership.require()
             keys = [
-                Place(self.archive.chain, name, version.blocks).superseded(version.version, file_name)
+                RangePaths(self.archive.chain, name, version.blocks).superseded(version.version, file_name)
                 for name, manifest in version.manifests.items()
                 for file_name in (RANGE_MANIFEST, *(file.name for file in manifest.files))
             ]

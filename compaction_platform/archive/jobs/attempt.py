@@ -6,26 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.continuity import Link
+from compaction_platform.archive.chain.continuity import BlockLink
 from compaction_platform.archive.cold.manifest import (
     NOTHING,
-    Column,
     FinalityEvidence,
-    Manifest,
+    ManifestColumn,
     ManifestFile,
-    Source,
+    ManifestSource,
+    RangeManifest,
     Superseded,
 )
 from compaction_platform.archive.cold.paths import attempt_name
-from compaction_platform.archive.config import Archive, Dataset
+from compaction_platform.archive.config import ArchivedChain, ArchivedTable
 from compaction_platform.archive.hot.columns import HotColumn
 from compaction_platform.archive.hot.snapshot import HotSnapshot
-from compaction_platform.archive.ledger.lease import Claim
-from compaction_platform.archive.ledger.range_version import Version
+from compaction_platform.archive.ledger.lease import RangeLease
+from compaction_platform.archive.ledger.range_version import RangeVersion
 
 
 @dataclass(frozen=True)
-class TableState:
+class TableProgress:
     """One hot table's share of the range, in the snapshot."""
 
     columns: tuple[HotColumn, ...]
@@ -33,18 +33,18 @@ class TableState:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class ArchiveAttempt:
     """One attempt at a range, from one moment of the hot database."""
 
-    claim: Claim
+    claim: RangeLease
     token: str
     ledger: str
     hot: HotSnapshot
     evidence: FinalityEvidence
-    live: Version | None  # what is archived of the range already
+    live: RangeVersion | None  # what is archived of the range already
     because: str | None
-    links: Sequence[Link]
-    states: Mapping[str, TableState]
+    links: Sequence[BlockLink]
+    states: Mapping[str, TableProgress]
 
     @property
     def blocks(self) -> BlockRange:
@@ -59,16 +59,18 @@ class Attempt:
         return self.because or ("the hot rows changed" if self.live else "new")
 
 
-def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Sequence[ManifestFile]) -> Manifest:
+def manifest_of(
+    archive: ArchivedChain, attempt: ArchiveAttempt, dataset: ArchivedTable, files: Sequence[ManifestFile]
+) -> RangeManifest:
     digest = NOTHING
     for file in files:
         digest = digest.plus(file.source)
     columns = tuple(
-        Column(name=each.name, source_type=each.source_type, type=str(each.kind))
+        ManifestColumn(name=each.name, source_type=each.source_type, type=str(each.kind))
         for each in attempt.states[dataset.name].columns
     )
     before = attempt.live.manifests.get(dataset.name) if attempt.live else None
-    return Manifest(
+    return RangeManifest(
         dataset_uuid=archive.dataset_uuid(dataset),
         dataset_version=attempt.claim.version,
         chain_id=archive.chain_id,
@@ -81,7 +83,7 @@ def manifest_of(archive: Archive, attempt: Attempt, dataset: Dataset, files: Seq
         ledger=attempt.ledger,
         written_at=attempt.hot.now,
         finality=attempt.evidence,
-        source=Source(table=".".join(dataset.table), server=attempt.hot.server, digest=digest),
+        source=ManifestSource(table=".".join(dataset.table), server=attempt.hot.server, digest=digest),
         columns=columns,
         files=tuple(files),
         first_parent_hash=attempt.links[0].parent if attempt.links else None,

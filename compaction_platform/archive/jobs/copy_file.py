@@ -15,17 +15,17 @@ import pyarrow.compute
 import pyarrow.parquet
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.chain.cuts import Cut
+from compaction_platform.archive.chain.cuts import FileCut
 from compaction_platform.archive.cold.manifest import Digest, ManifestFile
-from compaction_platform.archive.cold.paths import Place, file_name
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.cold.paths import RangePaths, file_name
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.columns import HotColumn, converted
 from compaction_platform.archive.hot.snapshot import ROW_HASH, ROW_UNFIT, SEE_ALL_ROWS, select_rows
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
-from compaction_platform.lake.parquet.writer import Encoding, Output
-from compaction_platform.lake.storage.object_store import ObjectExists, Objects
-from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
+from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, verify_sample
+from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectStore
+from compaction_platform.lake.verification.fingerprint import Fingerprint, OrderedFingerprint
 
 SHOWN = 5
 
@@ -42,10 +42,10 @@ class CopyDiffers(CompactionError):
 class CopyItem:
     """One file to make. `block_hashes`: numbers and hashes of its blocks, where rows name the block they belong to."""
 
-    dataset: Dataset
+    dataset: ArchivedTable
     columns: tuple[HotColumn, ...]
     blocks: BlockRange  # the whole range
-    cut: Cut
+    cut: FileCut
     block_hashes: tuple[Any, pyarrow.Array] | None = None
 
 
@@ -56,9 +56,9 @@ class CopyTask:
     url: str = field(repr=False)
     snapshot: str
     chain_id: int
-    store: Objects
+    store: ObjectStore
     attempt: str
-    encoding: Encoding = field(default_factory=Encoding)
+    encoding: WriterOptions = field(default_factory=WriterOptions)
     second_reader: Extent = "sample"
 
     def __call__(self, item: CopyItem) -> ManifestFile:
@@ -72,7 +72,7 @@ class CopyTask:
         encoded = _encoded(rows, self.encoding)
         sha256 = hashlib.sha256(encoded).hexdigest()
         name = file_name(item.cut.number, self.attempt)
-        key = Place(str(self.chain_id), item.dataset.name, item.blocks).staged(self.attempt, name)
+        key = RangePaths(str(self.chain_id), item.dataset.name, item.blocks).staged(self.attempt, name)
         with suppress(ObjectExists):  # Spark repeats tasks; what is there is compared like what was written now
             self.store.create(key, encoded)
         self._require_readable(key, sha256, expected)
@@ -93,7 +93,7 @@ class CopyTask:
         if hashlib.sha256(content).hexdigest() != sha256 or fingerprint_of_file(content) != expected:
             raise CopyDiffers(f"{self.store.uri}/{key} reads back as something else than was written; not committed.")
         try:
-            look_at(content, key, self.second_reader)
+            verify_sample(content, key, self.second_reader)
         except (SecondReaderRefused, ReadersDisagree) as reason:
             raise CopyDiffers(f"{self.store.uri}/{key} is not read alike: {reason}; not committed.") from reason
 
@@ -134,7 +134,7 @@ def _signed_sum(hashes: pyarrow.ChunkedArray) -> int:
     return total
 
 
-def in_key_order(dataset: Dataset, rows: pyarrow.Table) -> pyarrow.Table:
+def in_key_order(dataset: ArchivedTable, rows: pyarrow.Table) -> pyarrow.Table:
     """Sorted by the key; no key is there twice or null."""
     for name in dataset.key:
         if rows[name].null_count:
@@ -204,7 +204,7 @@ def _require_blocks(item: CopyItem, rows: pyarrow.Table) -> None:
         )
 
 
-def _require_dense(dataset: Dataset, numbers: Any, indexes: Any) -> None:
+def _require_dense(dataset: ArchivedTable, numbers: Any, indexes: Any) -> None:
     begins = numpy.ones(len(numbers), bool)
     begins[1:] = numbers[1:] != numbers[:-1]
     expected = numpy.arange(len(numbers)) - numpy.maximum.accumulate(numpy.where(begins, numpy.arange(len(numbers)), 0))
@@ -217,16 +217,16 @@ def _require_dense(dataset: Dataset, numbers: Any, indexes: Any) -> None:
         )
 
 
-def _encoded(rows: pyarrow.Table, encoding: Encoding) -> memoryview:
+def _encoded(rows: pyarrow.Table, encoding: WriterOptions) -> memoryview:
     sink = io.BytesIO()
     per_group = max(1, rows.num_rows * encoding.row_group_bytes // max(1, rows.nbytes))
-    with Output(rows.schema, encoding, sink) as output:
+    with ParquetOutput(rows.schema, encoding, sink) as output:
         output.write(rows.slice(start, per_group) for start in range(0, max(1, rows.num_rows), per_group))
     return sink.getbuffer()
 
 
 def _fingerprint(rows: pyarrow.Table) -> Fingerprint:
-    digest = InOrder(rows.schema)
+    digest = OrderedFingerprint(rows.schema)
     digest.update(rows)
     return digest.finish()
 
@@ -236,7 +236,7 @@ def fingerprint_of_file(content: Any) -> Fingerprint:
     file = pyarrow.parquet.ParquetFile(
         pyarrow.BufferReader(pyarrow.py_buffer(content)), page_checksum_verification=True
     )
-    digest = InOrder(file.schema_arrow)
+    digest = OrderedFingerprint(file.schema_arrow)
     for group in range(file.num_row_groups):
         digest.update(file.read_row_group(group))
     return digest.finish()

@@ -14,15 +14,15 @@ import psycopg
 from psycopg import sql
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.manifest import Digest, Manifest, ManifestFile
-from compaction_platform.archive.cold.paths import Place
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.cold.manifest import Digest, ManifestFile, RangeManifest
+from compaction_platform.archive.cold.paths import RangePaths
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.drop_partition import Partition, partitions_that_are
 from compaction_platform.archive.hot.foreign_keys import keys_to, purge_order, would_take_along
 from compaction_platform.archive.hot.snapshot import ROW, digest_of, of_range, table_of
-from compaction_platform.archive.jobs.reach import Reach
-from compaction_platform.archive.ledger.lease import Claim, FenceLost
-from compaction_platform.archive.ledger.range_version import Version
+from compaction_platform.archive.jobs.reach import ArchiveContext
+from compaction_platform.archive.ledger.lease import LeaseLost, RangeLease
+from compaction_platform.archive.ledger.range_version import RangeVersion
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectMissing
 
@@ -67,7 +67,7 @@ class Purged:
 
 
 @dataclass(frozen=True)
-class PurgeRun(Reach):
+class PurgeRun(ArchiveContext):
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
 
@@ -93,7 +93,7 @@ class PurgeRun(Reach):
             self.ownership.announce("purge", blocks, version.version)
             done = self._purge(claim, version)
             claim.purged(lambda connection: self._require_nothing_left(connection, version))
-        except FenceLost:
+        except LeaseLost:
             raise
         except BaseException as error:
             try:
@@ -104,7 +104,7 @@ class PurgeRun(Reach):
         self.say(f"purged {sum(done.rows.values()):,} hot rows of blocks {blocks.key} (end not included)")
         return done
 
-    def _purge(self, claim: Claim, version: Version) -> Purged:
+    def _purge(self, claim: RangeLease, version: RangeVersion) -> Purged:
         done = self.ledger.purged_files(version)
         left = {
             name: [file for file in manifest.files if (name, file.name) not in done]
@@ -129,7 +129,7 @@ class PurgeRun(Reach):
                 rows[dataset.name] = rows.get(dataset.name, 0) + self._delete(claim, dataset, manifest, file)
         return Purged(version.blocks, version.version, rows, tuple(dropped))
 
-    def _require_nothing_left(self, connection: Any, version: Version) -> None:
+    def _require_nothing_left(self, connection: Any, version: RangeVersion) -> None:
         """Rows that were added to blocks after those were deleted are in no cold file."""
         for dataset in self.archive.datasets:
             if dataset.name not in version.manifests:
@@ -142,15 +142,15 @@ class PurgeRun(Reach):
                     f"included), which were purged a moment ago. They were not deleted. {self._way_out(version)}"
                 )
 
-    def _way_out(self, version: Version) -> str:
+    def _way_out(self, version: RangeVersion) -> str:
         return (
             f"`compaction archive restore {self.archive.chain} {version.blocks.key}` brings back the rows that were "
             "deleted; then materialize the range again to archive all rows as they are now."
         )
 
-    def _require_cold(self, manifest: Manifest, file: ManifestFile) -> None:
+    def _require_cold(self, manifest: RangeManifest, file: ManifestFile) -> None:
         """The cold file is still there, byte for byte: from now on it is the only copy."""
-        key = Place(self.archive.chain, manifest.dataset, manifest.blocks).visible(file.name)
+        key = RangePaths(self.archive.chain, manifest.dataset, manifest.blocks).visible(file.name)
         try:
             found = hashlib.sha256(self.store.read(key)).hexdigest()
         except ObjectMissing:
@@ -161,9 +161,9 @@ class PurgeRun(Reach):
                 "hot row of it was deleted. Archive the range again, giving a reason."
             )
 
-    def _require_still_there(self, manifest: Manifest, file: ManifestFile) -> None:
+    def _require_still_there(self, manifest: RangeManifest, file: ManifestFile) -> None:
         """A last look: it was read and compared a while ago."""
-        key = Place(self.archive.chain, manifest.dataset, manifest.blocks).visible(file.name)
+        key = RangePaths(self.archive.chain, manifest.dataset, manifest.blocks).visible(file.name)
         stored = self.store.stat(key)
         if stored is None or stored.size != file.size:
             raise ColdFileDiffers(
@@ -174,7 +174,7 @@ class PurgeRun(Reach):
 
     # ------------------------------------------------------------ rows
 
-    def _delete(self, claim: Claim, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> int:
+    def _delete(self, claim: RangeLease, dataset: ArchivedTable, manifest: RangeManifest, file: ManifestFile) -> int:
         with claim.held() as connection:
             self._require_still_there(manifest, file)
             self._require_nothing_else_goes(connection, dataset, file.blocks)
@@ -192,7 +192,7 @@ class PurgeRun(Reach):
         return int(count)
 
     def _expected(
-        self, connection: Any, dataset: Dataset, manifest: Manifest, blocks: BlockRange, source: Digest
+        self, connection: Any, dataset: ArchivedTable, manifest: RangeManifest, blocks: BlockRange, source: Digest
     ) -> Digest:
         """What the rows to go must be. PostgreSQL's digests hold within one major version: after an upgrade the rows
         cannot be compared this way, and stay."""
@@ -204,7 +204,7 @@ class PurgeRun(Reach):
             )
         return source
 
-    def _require_same(self, dataset: Dataset, blocks: BlockRange, expected: Digest, found: Digest) -> None:
+    def _require_same(self, dataset: ArchivedTable, blocks: BlockRange, expected: Digest, found: Digest) -> None:
         if found == expected:
             return
         what = (
@@ -217,7 +217,9 @@ class PurgeRun(Reach):
             f"after the copy. Nothing of these blocks was deleted. {AGAIN}"
         )
 
-    def _record(self, connection: Any, claim: Claim, dataset: Dataset, files: Sequence[ManifestFile]) -> None:
+    def _record(
+        self, connection: Any, claim: RangeLease, dataset: ArchivedTable, files: Sequence[ManifestFile]
+    ) -> None:
         for file in files:
             connection.execute(
                 "INSERT INTO compaction.archive_purged_files (range_id, version, dataset, file, rows) "
@@ -225,7 +227,7 @@ class PurgeRun(Reach):
                 (claim.range_id, claim.version, dataset.name, file.name, file.rows),
             )
 
-    def _require_nothing_else_goes(self, connection: Any, dataset: Dataset, blocks: BlockRange) -> None:
+    def _require_nothing_else_goes(self, connection: Any, dataset: ArchivedTable, blocks: BlockRange) -> None:
         """No foreign key deletes or changes other rows along with these."""
         for key in keys_to(connection, dataset):
             if not key.changes_rows:
@@ -243,7 +245,7 @@ class PurgeRun(Reach):
 
     # ------------------------------------------------------------ partitions
 
-    def _drop(self, claim: Claim, dataset: Dataset, manifest: Manifest) -> tuple[int, list[str]]:
+    def _drop(self, claim: RangeLease, dataset: ArchivedTable, manifest: RangeManifest) -> tuple[int, list[str]]:
         """Drop the partitions that are the range, if there are such and they hold these rows and nothing else."""
         chain_id, blocks = self.archive.chain_id, manifest.blocks
         with claim.held() as connection:
@@ -273,7 +275,7 @@ class PurgeRun(Reach):
             self._record(connection, claim, dataset, manifest.files)
         return found.rows, [partition.name for partition in partitions]
 
-    def _holds_others(self, connection: Any, dataset: Dataset, blocks: BlockRange, partition: Partition) -> bool:
+    def _holds_others(self, connection: Any, dataset: ArchivedTable, blocks: BlockRange, partition: Partition) -> bool:
         """Rows of another chain, or of blocks outside the range."""
         query = sql.SQL("SELECT EXISTS (SELECT 1 FROM {table} AS {row} WHERE ({condition}) IS NOT TRUE)").format(
             table=sql.Identifier(*partition.table),

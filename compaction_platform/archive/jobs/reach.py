@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compaction_platform.archive.cold.ownership import Ownership
-from compaction_platform.archive.config import Archive
+from compaction_platform.archive.config import ArchivedChain
 from compaction_platform.archive.hot.snapshot import hot_url
 from compaction_platform.archive.ledger.ledger import Ledger
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 
 
 @dataclass(frozen=True)
-class Reach:
-    archive: Archive
+class ArchiveContext:
+    archive: ArchivedChain
     settings: Settings
 
     @cached_property
@@ -25,8 +25,8 @@ class Reach:
         return Ledger(self.url, self.archive.chain_id)
 
     @cached_property
-    def store(self) -> Objects:
-        return Objects.at(self.settings.place(self.archive.uri), self.settings)
+    def store(self) -> ObjectStore:
+        return ObjectStore.at(self.settings.place(self.archive.uri), self.settings)
 
     @cached_property
     def ownership(self) -> Ownership:

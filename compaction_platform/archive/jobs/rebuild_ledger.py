@@ -12,20 +12,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.audit import Audit, AuditItem
-from compaction_platform.archive.cold.manifest import Digest, Manifest, ManifestFile
+from compaction_platform.archive.cold.audit import AuditItem, ColdFileAudit
+from compaction_platform.archive.cold.manifest import Digest, ManifestFile, RangeManifest
 from compaction_platform.archive.cold.ownership import RootNotOurs
 from compaction_platform.archive.cold.root_scan import Manifests, RangeFound, RootScan, place_of
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.snapshot import HotSnapshot, hot_snapshot
 from compaction_platform.archive.jobs.archive_range import ArchiveRun
-from compaction_platform.archive.jobs.reach import Reach
+from compaction_platform.archive.jobs.reach import ArchiveContext
 from compaction_platform.archive.jobs.restage import content_of
 from compaction_platform.archive.ledger.ledger import RangesOverlap
 from compaction_platform.archive.ledger.range_version import LIVE
 from compaction_platform.archive.ledger.rebuild import RangeState, enter_range, raise_fences
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 
 FileState = Literal["hot", "purged", "differs"]
 
@@ -40,8 +40,8 @@ class Rebuilt:
 
 
 @dataclass(frozen=True)
-class RebuildRun(Reach):
-    spread: Callable[[], Spread]
+class RebuildRun(ArchiveContext):
+    spread: Callable[[], ParallelMap]
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
     _problems: list[str] = field(default_factory=list, repr=False)
@@ -105,7 +105,7 @@ class RebuildRun(Reach):
             for file in manifest.files
         ]
         self.say(f"reading {len(items):,} cold files")
-        outcomes = self.spread().run(Audit(self.store), items, weight=lambda item: item.file.size)
+        outcomes = self.spread().run(ColdFileAudit(self.store), items, weight=lambda item: item.file.size)
         return {one.item.key: problem for one in outcomes if (problem := one.error or one.value)}
 
     def _enter(self, found: RangeFound, damaged: Mapping[str, str]) -> str:
@@ -182,7 +182,7 @@ class RebuildRun(Reach):
         return RangeState("purging" if purged else "committed", purged, withheld)
 
 
-def _file_state(hot: HotSnapshot, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> FileState:
+def _file_state(hot: HotSnapshot, dataset: ArchivedTable, manifest: RangeManifest, file: ManifestFile) -> FileState:
     found: Digest = hot.digest(dataset, file.blocks)
     if found.rows == 0:
         return "purged"

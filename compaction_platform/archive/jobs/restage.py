@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from compaction_platform.archive.cold.manifest import Manifest, ManifestFile, Superseded
-from compaction_platform.archive.cold.paths import Place, attempt_name, file_name, new_token
+from compaction_platform.archive.cold.manifest import ManifestFile, RangeManifest, Superseded
+from compaction_platform.archive.cold.paths import RangePaths, attempt_name, file_name, new_token
 from compaction_platform.archive.cold.publish import StagedFilesMissing, stage_manifest
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
 
 COPIES_AT_ONCE = 4  # each file is in memory
 
@@ -22,8 +22,8 @@ class ColdFilesMissing(CompactionError):
 
 
 def stage_again(
-    store: Objects, manifests: Mapping[str, Manifest], before: int, number: int, fence: int, because: str
-) -> dict[str, Manifest]:
+    store: ObjectStore, manifests: Mapping[str, RangeManifest], before: int, number: int, fence: int, because: str
+) -> dict[str, RangeManifest]:
     """Stage all files of version `before` as version `number`. Returns the new manifests; they are staged, too.
 
     Raises ColdFilesMissing if a file is nowhere as its manifest says.
@@ -49,9 +49,9 @@ def stage_again(
     return staged
 
 
-def content_of(store: Objects, manifest: Manifest, version: int, file: ManifestFile) -> Any:
+def content_of(store: ObjectStore, manifest: RangeManifest, version: int, file: ManifestFile) -> Any:
     """Return a file's content from wherever it is; None if it is nowhere as it was committed."""
-    place = Place(str(manifest.chain_id), manifest.dataset, manifest.blocks)
+    place = RangePaths(str(manifest.chain_id), manifest.dataset, manifest.blocks)
     names = (
         place.visible(file.name),
         place.superseded(version, file.name),
@@ -68,8 +68,8 @@ def content_of(store: Objects, manifest: Manifest, version: int, file: ManifestF
     return None
 
 
-def _stage_files(store: Objects, manifest: Manifest, version: int, attempt: str) -> tuple[ManifestFile, ...]:
-    place = Place(str(manifest.chain_id), manifest.dataset, manifest.blocks)
+def _stage_files(store: ObjectStore, manifest: RangeManifest, version: int, attempt: str) -> tuple[ManifestFile, ...]:
+    place = RangePaths(str(manifest.chain_id), manifest.dataset, manifest.blocks)
 
     def stage(number: int, file: ManifestFile) -> ManifestFile:
         content = content_of(store, manifest, version, file)

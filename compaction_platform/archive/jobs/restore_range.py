@@ -13,15 +13,15 @@ import pyarrow.parquet
 from psycopg import sql
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.manifest import Manifest, ManifestFile
-from compaction_platform.archive.cold.paths import Place
-from compaction_platform.archive.config import Dataset
+from compaction_platform.archive.cold.manifest import ManifestFile, RangeManifest
+from compaction_platform.archive.cold.paths import RangePaths
+from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.foreign_keys import purge_order
 from compaction_platform.archive.hot.snapshot import ROW, digest_of, of_range, table_of
 from compaction_platform.archive.jobs.purge_range import NotArchived
-from compaction_platform.archive.jobs.reach import Reach
-from compaction_platform.archive.ledger.lease import Claim, FenceLost
-from compaction_platform.archive.ledger.range_version import Version
+from compaction_platform.archive.jobs.reach import ArchiveContext
+from compaction_platform.archive.ledger.lease import LeaseLost, RangeLease
+from compaction_platform.archive.ledger.range_version import RangeVersion
 from compaction_platform.errors import CompactionError
 
 
@@ -30,7 +30,7 @@ class NotRestored(CompactionError):
 
 
 @dataclass(frozen=True)
-class RestoreRun(Reach):
+class RestoreRun(ArchiveContext):
     say: Callable[[str], None] = lambda text: None
     owner: str = ""
 
@@ -43,7 +43,7 @@ class RestoreRun(Reach):
         try:
             rows = self._restore(claim, version, self.ledger.purged_files(version))
             claim.restored()
-        except FenceLost:
+        except LeaseLost:
             raise
         except BaseException as error:
             claim.let_go(f"{type(error).__name__}: {error}")
@@ -54,7 +54,7 @@ class RestoreRun(Reach):
         )
         return rows
 
-    def _restore(self, claim: Claim, version: Version, purged: set[tuple[str, str]]) -> int:
+    def _restore(self, claim: RangeLease, version: RangeVersion, purged: set[tuple[str, str]]) -> int:
         rows = 0
         with claim.held(deleting=False) as connection:
             order = purge_order(connection, self.archive.datasets)
@@ -67,8 +67,8 @@ class RestoreRun(Reach):
                     rows += self._insert(claim, dataset, manifest, file)
         return rows
 
-    def _insert(self, claim: Claim, dataset: Dataset, manifest: Manifest, file: ManifestFile) -> int:
-        key = Place(self.archive.chain, dataset.name, manifest.blocks).visible(file.name)
+    def _insert(self, claim: RangeLease, dataset: ArchivedTable, manifest: RangeManifest, file: ManifestFile) -> int:
+        key = RangePaths(self.archive.chain, dataset.name, manifest.blocks).visible(file.name)
         content = pyarrow.BufferReader(pyarrow.py_buffer(self.store.read(key)))
         rows = pyarrow.parquet.read_table(content, page_checksum_verification=True)
         names = rows.column_names
@@ -95,7 +95,7 @@ class RestoreRun(Reach):
             )
         return file.rows
 
-    def _require_once(self, connection: Any, dataset: Dataset, file: ManifestFile) -> None:
+    def _require_once(self, connection: Any, dataset: ArchivedTable, file: ManifestFile) -> None:
         query = sql.SQL(
             "SELECT count(*) FROM "
             "(SELECT 1 FROM {table} AS {row} WHERE {condition} GROUP BY {key} HAVING count(*) > 1) twice"
@@ -112,7 +112,7 @@ class RestoreRun(Reach):
                 "already, written again by somebody. Nothing of this file was inserted. Delete those hot rows first."
             )
 
-    def _copy_in(self, connection: Any, dataset: Dataset, rows: pyarrow.Table) -> None:
+    def _copy_in(self, connection: Any, dataset: ArchivedTable, rows: pyarrow.Table) -> None:
         generated = connection.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attgenerated <> ''",
             (table_of(dataset).as_string(None),),

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.manifest import FinalityEvidence, Manifest
+from compaction_platform.archive.cold.manifest import FinalityEvidence, RangeManifest
 from compaction_platform.archive.hot.snapshot import HotUnreachable
-from compaction_platform.archive.ledger.range_version import LIVE, Version
+from compaction_platform.archive.ledger.range_version import LIVE, RangeVersion
 from compaction_platform.errors import CompactionError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ATTEMPTS = 3
 
 
-class FenceLost(CompactionError):
+class LeaseLost(CompactionError):
     """Another run took this range over; what this one still wanted to do was not done."""
 
 
@@ -41,7 +41,7 @@ class Withheld(CompactionError):
 
 
 @dataclass(frozen=True)
-class Claim:
+class RangeLease:
     """The right to change one version of a range, until another run has taken it over."""
 
     ledger: "Ledger"
@@ -50,7 +50,7 @@ class Claim:
     version: int
     fence: int
 
-    def look(self) -> Version:
+    def look(self) -> RangeVersion:
         return self.ledger.look_again(self.range_id, self.version)
 
     def renew(self) -> None:
@@ -64,7 +64,7 @@ class Claim:
         if row is None:
             raise self.lost()
 
-    def stage(self, finality: FinalityEvidence, manifests: Mapping[str, Manifest]) -> None:
+    def stage(self, finality: FinalityEvidence, manifests: Mapping[str, RangeManifest]) -> None:
         self._change(
             "staged",
             ("claimed",),
@@ -163,8 +163,8 @@ class Claim:
                 )
             yield connection
 
-    def lost(self) -> FenceLost:
-        return FenceLost(
+    def lost(self) -> LeaseLost:
+        return LeaseLost(
             f"another run took over blocks {self.blocks.key} (end not included) of chain {self.ledger.chain_id}; this "
             "one stops. Nothing is lost: the other one goes on."
         )

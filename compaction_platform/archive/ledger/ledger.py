@@ -19,8 +19,8 @@ from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.chain.finality import Head
 from compaction_platform.archive.hot.snapshot import HotUnreachable
 from compaction_platform.archive.hot.snapshot import connected as connected_to
-from compaction_platform.archive.ledger.lease import Claim, FenceLost
-from compaction_platform.archive.ledger.range_version import LIVE, VERSION_QUERY, WORKING, Version, version_from
+from compaction_platform.archive.ledger.lease import LeaseLost, RangeLease
+from compaction_platform.archive.ledger.range_version import LIVE, VERSION_QUERY, WORKING, RangeVersion, version_from
 from compaction_platform.archive.ledger.schema import TABLES
 from compaction_platform.errors import CompactionError
 
@@ -66,14 +66,14 @@ class Ledger:
 
     # ------------------------------------------------------------ what is there
 
-    def versions(self, within: BlockRange | None = None, states: Sequence[str] = ()) -> list[Version]:
+    def versions(self, within: BlockRange | None = None, states: Sequence[str] = ()) -> list[RangeVersion]:
         """All versions of the ranges that overlap `within`, in order."""
         with self.connected() as connection:
             return self.versions_in(connection, within, states)
 
     def versions_in(
         self, connection: "psycopg.Connection[Any]", within: BlockRange | None, states: Sequence[str] = ()
-    ) -> list[Version]:
+    ) -> list[RangeVersion]:
         conditions: list[LiteralString] = []
         parameters: list[Any] = [self.chain_id]
         if within is not None:
@@ -87,18 +87,18 @@ class Ledger:
         )
         return [version_from(row) for row in found]
 
-    def live(self, blocks: BlockRange) -> Version | None:
+    def live(self, blocks: BlockRange) -> RangeVersion | None:
         """The committed version of exactly this range."""
         return next((each for each in self.versions(blocks, LIVE) if each.blocks == blocks), None)
 
-    def live_at(self, block: int) -> Version | None:
+    def live_at(self, block: int) -> RangeVersion | None:
         """The committed version of the range with this block."""
         found = self.versions(BlockRange(block, block + 1), LIVE) if block >= 0 else []
         return found[0] if found else None
 
     # ------------------------------------------------------------ claims
 
-    def claim(self, blocks: BlockRange, owner: str, because: str | None = None) -> "Claim":
+    def claim(self, blocks: BlockRange, owner: str, because: str | None = None) -> "RangeLease":
         """The sole right to work on a range, for as long as it is renewed. Who has it already, and comes again (a run
         that died and is tried again), gets it anew, and its former self loses it."""
         self._plan(blocks, because)
@@ -126,7 +126,7 @@ class Ledger:
                 "WHERE range_id = %s AND state = 'purging'",
                 (range_id,),
             )
-        return Claim(self, blocks, *row)
+        return RangeLease(self, blocks, *row)
 
     def _lock(self, connection: "psycopg.Connection[Any]", blocks: BlockRange) -> int:
         """Whoever claims a range, for archiving or for purging, waits here for the other."""
@@ -199,7 +199,9 @@ class Ledger:
                 (because, *place),
             )
 
-    def claim_purge(self, version: Version, owner: str, states: Sequence[str] = ("committed", "purging")) -> "Claim":
+    def claim_purge(
+        self, version: RangeVersion, owner: str, states: Sequence[str] = ("committed", "purging")
+    ) -> "RangeLease":
         """The sole right to delete the hot rows of a committed version, or to bring them back."""
         with self.connected() as connection:
             self._lock(connection, version.blocks)
@@ -229,11 +231,11 @@ class Ledger:
                 "touched now: another run works on the range, or a newer version of it is staged and must be finished "
                 f"first (materialize the range). Nothing was deleted. A dead run's claim ends within {self.lease}."
             )
-        return Claim(self, version.blocks, version.range_id, version.version, row[0])
+        return RangeLease(self, version.blocks, version.range_id, version.version, row[0])
 
     # ------------------------------------------------------------ remarks
 
-    def mark_invalid(self, version: Version, because: str) -> None:
+    def mark_invalid(self, version: RangeVersion, because: str) -> None:
         with self.connected() as connection:
             connection.execute(
                 "UPDATE compaction.archive_versions SET invalid_because = %s, changed_at = now() "
@@ -241,7 +243,7 @@ class Ledger:
                 (because, version.range_id, version.version),
             )
 
-    def withhold(self, version: Version, because: str) -> None:
+    def withhold(self, version: RangeVersion, because: str) -> None:
         """Its hot rows are not to be deleted until a person takes this back. Waits for a deletion that is under way;
         raises RangeBusy if the version was replaced or wholly purged meanwhile."""
         with self.connected() as connection:
@@ -256,7 +258,7 @@ class Ledger:
                 "by another. Nothing was changed. Look at `compaction archive status`."
             )
 
-    def believe_again(self, version: Version) -> None:
+    def believe_again(self, version: RangeVersion) -> None:
         """Take back what is held against a version, if that is still what the person has seen; raises RangeBusy."""
         with self.connected() as connection:
             row = connection.execute(
@@ -277,7 +279,7 @@ class Ledger:
                 "taken back. Look at `compaction archive status`, then decide again."
             )
 
-    def expired(self, retention: timedelta) -> list[Version]:
+    def expired(self, retention: timedelta) -> list[RangeVersion]:
         """Superseded versions whose files need not be kept any longer."""
         with self.connected() as connection:
             taken_over = connection.execute(
@@ -292,7 +294,7 @@ class Ledger:
             )
             return [version_from(row) for row in found]
 
-    def forget(self, version: Version) -> None:
+    def forget(self, version: RangeVersion) -> None:
         """The files of a superseded version are gone; its manifest stays here."""
         with self.connected() as connection:
             connection.execute(
@@ -300,7 +302,7 @@ class Ledger:
                 (version.range_id, version.version),
             )
 
-    def purged_files(self, version: Version) -> set[tuple[str, str]]:
+    def purged_files(self, version: RangeVersion) -> set[tuple[str, str]]:
         with self.connected() as connection:
             found = connection.execute(
                 "SELECT dataset, file FROM compaction.archive_purged_files WHERE range_id = %s AND version = %s",
@@ -362,7 +364,7 @@ class Ledger:
                 ) from error
             raise
 
-    def look_again(self, range_id: int, version: int) -> Version:
+    def look_again(self, range_id: int, version: int) -> RangeVersion:
         """What the ledger says, after a connection broke: with patience, as the database may be restarting."""
         until = time.monotonic() + PATIENCE_SECONDS
         while True:
@@ -377,5 +379,5 @@ class Ledger:
                 time.sleep(0.2)
                 continue
             if row is None:
-                raise FenceLost(f"version {version} of a range of chain {self.chain_id} is not in the ledger any more.")
+                raise LeaseLost(f"version {version} of a range of chain {self.chain_id} is not in the ledger any more.")
             return version_from(row)

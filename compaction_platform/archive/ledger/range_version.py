@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.manifest import Manifest
+from compaction_platform.archive.cold.manifest import RangeManifest
 
 WORKING = ("planned", "claimed", "staged")
 LIVE = ("committed", "purging", "purged")
@@ -18,7 +18,7 @@ VERSION_QUERY: LiteralString = """
 
 
 @dataclass(frozen=True)
-class Version:
+class RangeVersion:
     """One version of one range, as the ledger has it."""
 
     range_id: int
@@ -28,7 +28,7 @@ class Version:
     fence: int
     owner: str
     is_leased: bool
-    manifests: Mapping[str, Manifest] = field(repr=False)
+    manifests: Mapping[str, RangeManifest] = field(repr=False)
     invalid_because: str | None
     withheld_because: str | None  # its hot rows are not to be deleted
     error: str | None
@@ -42,7 +42,7 @@ class Version:
         return self.is_live and self.invalid_because is None
 
 
-def version_from(row: Sequence[Any]) -> Version:
+def version_from(row: Sequence[Any]) -> RangeVersion:
     range_id, start, end, number, state, fence, owner, is_leased, manifests, *rest = row
-    read = {name: Manifest.model_validate(each) for name, each in (manifests or {}).items()}
-    return Version(range_id, BlockRange(start, end), number, state, fence, owner, is_leased, read, *rest)
+    read = {name: RangeManifest.model_validate(each) for name, each in (manifests or {}).items()}
+    return RangeVersion(range_id, BlockRange(start, end), number, state, fence, owner, is_leased, read, *rest)

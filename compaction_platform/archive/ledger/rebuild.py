@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from compaction_platform.archive.chain.block_range import BlockRange
-from compaction_platform.archive.cold.manifest import Manifest
+from compaction_platform.archive.cold.manifest import RangeManifest
 from compaction_platform.archive.ledger.ledger import Ledger, RangesOverlap
 from compaction_platform.archive.ledger.range_version import LIVE, WORKING
 
@@ -34,9 +34,9 @@ def raise_fences(ledger: Ledger, highest: int) -> None:
 def enter_range(
     ledger: Ledger,
     blocks: BlockRange,
-    live: Mapping[str, Manifest] | None,
+    live: Mapping[str, RangeManifest] | None,
     state: RangeState | None,
-    candidates: Sequence[Mapping[str, Manifest]],
+    candidates: Sequence[Mapping[str, RangeManifest]],
 ) -> None:
     """In one transaction: end all work on the range, and make `live` its version. Without it, the candidates are
     entered as superseded ones, so that their files have an owner."""
@@ -60,7 +60,7 @@ def enter_range(
             _enter(connection, range_id, number, live, state)
 
 
-def _number(manifests: Mapping[str, Manifest]) -> int:
+def _number(manifests: Mapping[str, RangeManifest]) -> int:
     return max(manifest.dataset_version for manifest in manifests.values())
 
 
@@ -85,7 +85,9 @@ def _range(connection: Any, ledger: Ledger, blocks: BlockRange) -> int:
     return int(found[0])
 
 
-def _enter(connection: Any, range_id: int, number: int, manifests: Mapping[str, Manifest], state: RangeState) -> None:
+def _enter(
+    connection: Any, range_id: int, number: int, manifests: Mapping[str, RangeManifest], state: RangeState
+) -> None:
     finality = next(iter(manifests.values())).finality.model_dump_json()
     told = json.dumps({name: each.model_dump(mode="json") for name, each in manifests.items()})
     connection.execute(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from compaction_platform.compact.plan.reconcile import Decision
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 from compaction_platform.persisted_names import DECIDED_DIRECTORY
 
 AT_ONCE = 16
@@ -28,7 +28,7 @@ class DecisionUnreadable(CompactionError):
 class Decisions:
     """What was decided about outputs in one directory tree."""
 
-    store: Objects
+    store: ObjectStore
 
     def keep(self, output: str) -> bool:
         """Decide that an output is kept. Returns False if it was withdrawn before."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal, Protocol
 
-from compaction_platform.compact.plan.listing import Listed
-from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
+from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
 from compaction_platform.persisted_names import TRASH_DIRECTORY
 
 Originals = Literal["delete", "trash", "keep"]
@@ -20,7 +20,7 @@ CHUNK = 64  # files are asked for once more, then removed, this many at a time
 
 
 @dataclass(frozen=True)
-class Removal:
+class InputDeletion:
     """How one run removes files. What goes to the trash goes into a folder that is named by the time of the run and by
     how long it is kept: whoever empties the trash later may have been told something else."""
 
@@ -36,7 +36,7 @@ class Removal:
         hours = "" if self.kept_for is None else f"-{self.kept_for // timedelta(hours=1)}h"
         return f"{TRASH_DIRECTORY}/{name}{hours}"
 
-    def remove(self, store: Objects, files: Sequence[Listed], proof: "Proves | None") -> dict[str, str]:
+    def remove(self, store: ObjectStore, files: Sequence[FileVersion], proof: "Proves | None") -> dict[str, str]:
         """Remove these versions, as long as what has their rows is there (no proof: they have none of their own).
         Returns the reason for each that is still there; the next run tries again."""
         if self.originals == "keep":
@@ -48,31 +48,31 @@ class Removal:
             failures |= unproved | self._remove_some(store, [file for file in some if file.key not in unproved])
         return failures
 
-    def _remove_some(self, store: Objects, files: Sequence[Listed]) -> dict[str, str]:
+    def _remove_some(self, store: ObjectStore, files: Sequence[FileVersion]) -> dict[str, str]:
         if self.originals == "trash":
             with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
                 list(pool.map(lambda file: self._copy_to_trash(store, file), files))
         return store.delete_versions((file.key, file.etag) for file in files)
 
-    def _copy_to_trash(self, store: Objects, file: Listed) -> None:
+    def _copy_to_trash(self, store: ObjectStore, file: FileVersion) -> None:
         """The same version again if it is there already: an attempt before this one may have put it there."""
         with suppress(ObjectMissing):  # another run has removed it
             store.copy(file.key, f"{self.folder}/{file.key}", overwrite=True)
 
 
 class Proves(Protocol):
-    def missing_for(self, files: Sequence[Listed]) -> dict[str, str]:
+    def missing_for(self, files: Sequence[FileVersion]) -> dict[str, str]:
         """Why files must stay: what should have their rows is not there, or not any more."""
 
 
 @dataclass(frozen=True)
-class Proof:
+class ReplacementCheck:
     """The compacted files that hold the rows of what is to be removed, by its key."""
 
-    store: Objects
-    holders: Mapping[str, Listed]
+    store: ObjectStore
+    holders: Mapping[str, FileVersion]
 
-    def missing_for(self, files: Sequence[Listed]) -> dict[str, str]:
+    def missing_for(self, files: Sequence[FileVersion]) -> dict[str, str]:
         """Files whose rows are not, or not any more, where they should be."""
         holders = {self.holders[file.key] for file in files if file.key in self.holders}
         sound = {holder for holder in holders if self._is_there(holder)}
@@ -82,13 +82,13 @@ class Proof:
             if self.holders.get(file.key) not in sound
         }
 
-    def _is_there(self, holder: Listed) -> bool:
+    def _is_there(self, holder: FileVersion) -> bool:
         found = self.store.stat(holder.key)
         return found is not None and found.etag == holder.etag
 
 
 def empty_trash(
-    store: Objects, now: Callable[[], datetime], undeclared: timedelta | None
+    store: ObjectStore, now: Callable[[], datetime], undeclared: timedelta | None
 ) -> tuple[int, dict[str, str]]:
     """Delete what was in the trash for as long as its folder says: how many files, and what could not be deleted.
     `undeclared`: how long folders are kept that say nothing; None: for ever."""

@@ -6,10 +6,10 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.config import CompactedDataset
 from compaction_platform.compact.dagster.checks import check_specs, results_after_a_run, results_alone
 from compaction_platform.compact.dagster.partitions import partitions_of
-from compaction_platform.compact.report import Report, Survey, total_of
+from compaction_platform.compact.report import CompactionReport, DirectorySurvey, total_of
 from compaction_platform.compact.show import plan_as_json
 from compaction_platform.lake.dagster.metrics import send_metrics
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
@@ -25,11 +25,11 @@ class CompactConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Show what would be done; change nothing at all.")
 
 
-def warehouse_key(dataset: Dataset) -> dg.AssetKey:
+def warehouse_key(dataset: CompactedDataset) -> dg.AssetKey:
     return dg.AssetKey(["warehouse", dataset.name])
 
 
-def compacted_asset(dataset: Dataset) -> dg.AssetsDefinition:
+def compacted_asset(dataset: CompactedDataset) -> dg.AssetsDefinition:
     key = warehouse_key(dataset)
     partitions = partitions_of(dataset)
     spec = dg.AssetSpec(
@@ -77,7 +77,7 @@ def compacted_asset(dataset: Dataset) -> dg.AssetsDefinition:
     return compact
 
 
-def compact_job(dataset: Dataset) -> Any:
+def compact_job(dataset: CompactedDataset) -> Any:
     return dg.define_asset_job(
         f"compact_{dataset.name}",
         selection=dg.AssetSelection.assets(warehouse_key(dataset)),
@@ -89,7 +89,7 @@ def compact_job(dataset: Dataset) -> Any:
 # ---------------------------------------------------------------- what a person sees
 
 
-def figures(report: Report, partitions: Sequence[str]) -> dict[str, Any]:
+def figures(report: CompactionReport, partitions: Sequence[str]) -> dict[str, Any]:
     names = dict(zip((survey.prefix for survey in report.surveys), partitions or ["all"], strict=True))
     speed = report.bytes_compacted / MB / report.seconds if report.seconds else 0.0
     return {
@@ -127,7 +127,7 @@ def _table(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tell_partitions(
-    context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: Sequence[str], report: Report
+    context: dg.AssetExecutionContext, key: dg.AssetKey, partitions: Sequence[str], report: CompactionReport
 ) -> None:
     """In a run of many partitions, what happened in each."""
     if len(partitions) < 2:
@@ -149,7 +149,7 @@ def _is_below(directory: str, prefix: str) -> bool:
     return f"{directory}/".startswith(f"{prefix}/")
 
 
-def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, surveys: Sequence[Survey]) -> None:
+def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, surveys: Sequence[DirectorySurvey]) -> None:
     """An observation, not a materialization: nothing was done."""
     plan = plan_as_json(surveys)
     bins = plan.pop("bins")
@@ -172,7 +172,7 @@ def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, surveys: 
     )
 
 
-def _failure(report: Report) -> dg.Failure:
+def _failure(report: CompactionReport) -> dg.Failure:
     return dg.Failure(
         f"{len(report.failed)} outputs could not be made or finished; {len(report.made)} others are done. Nothing was "
         "removed that is not in one of those. The errors say more; the next run goes on.",
@@ -180,7 +180,7 @@ def _failure(report: Report) -> dg.Failure:
     )
 
 
-def _send(dataset: Dataset, report: Report) -> str | None:
+def _send(dataset: CompactedDataset, report: CompactionReport) -> str | None:
     return send_metrics(
         counts={
             "compaction.runs": 1,

@@ -6,13 +6,13 @@ from typing import Any
 
 import dagster as dg
 
-from compaction_platform.compact.audit import Audit
-from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.audit import OutputAudit
+from compaction_platform.compact.config import CompactedDataset
 from compaction_platform.compact.job import CompactRun
 from compaction_platform.compact.plan.bin_packing import OWN_NAME, together
 from compaction_platform.compact.plan.lineage import listed
-from compaction_platform.compact.plan.listing import Listed
-from compaction_platform.compact.report import Report
+from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.compact.report import CompactionReport
 
 FEW_SMALL = "few_small_files"
 NO_SUPERSEDED = "no_superseded_inputs_left"
@@ -41,7 +41,7 @@ def check_specs(asset: dg.AssetKey) -> list[dg.AssetCheckSpec]:
 
 
 def results_after_a_run(
-    run: CompactRun, prefixes: Sequence[str], report: Report, wanted: Collection[str]
+    run: CompactRun, prefixes: Sequence[str], report: CompactionReport, wanted: Collection[str]
 ) -> Iterator[dg.AssetCheckResult]:
     if UNCHANGED in wanted:
         different = {key: error for key, error in report.failed.items() if error.startswith("OutputDiffers")}
@@ -54,7 +54,7 @@ def results_after_a_run(
     yield from _look(run, prefixes, wanted)
 
 
-def results_alone(dataset: Dataset, run: CompactRun, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+def results_alone(dataset: CompactedDataset, run: CompactRun, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
     partitions: list[str] = []
     if dataset.layout is not None:
         closed = dataset.layout.closed(dataset.first, run.now(), dataset.grace)
@@ -85,7 +85,7 @@ def _rows_are_still_the_same(run: CompactRun, prefixes: Sequence[str]) -> dg.Ass
     spread = run.spread_for(sum(file.size for file in outputs))
     rows = 0
     problems: dict[str, str] = {}
-    for outcome in spread.run(Audit(run.target), outputs, weight=lambda file: file.size):
+    for outcome in spread.run(OutputAudit(run.target), outputs, weight=lambda file: file.size):
         rows += outcome.value.rows if outcome.value else 0
         if problem := outcome.error or (outcome.value.problem if outcome.value else None):
             problems[outcome.item.key] = problem
@@ -93,7 +93,7 @@ def _rows_are_still_the_same(run: CompactRun, prefixes: Sequence[str]) -> dg.Ass
     return check_result(UNCHANGED, problems, "compacted files are not what they were", figures)
 
 
-def _is_data(file: Listed) -> bool:
+def _is_data(file: FileVersion) -> bool:
     return OWN_NAME.fullmatch(file.name) is not None and not file.is_hidden
 
 

@@ -1,10 +1,10 @@
 import dagster as dg
 
-from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.config import CompactedDataset
 from compaction_platform.compact.layout import KEY_FORMATS
 
 
-def partitions_of(dataset: Dataset) -> dg.TimeWindowPartitionsDefinition | None:
+def partitions_of(dataset: CompactedDataset) -> dg.TimeWindowPartitionsDefinition | None:
     """Hours or days of the data, in UTC, as its directories name them."""
     if dataset.layout is None:
         return None

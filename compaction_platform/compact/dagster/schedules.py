@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.config import CompactedDataset
 from compaction_platform.compact.layout import Layout, Unit
-from compaction_platform.compact.plan.changes import Found, look
+from compaction_platform.compact.plan.changes import DetectedChanges, detect_changes
 from compaction_platform.lake.dagster.resources import LakeResource
-from compaction_platform.lake.dagster.run_requests import WHOLE, Due, run_requests
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.dagster.run_requests import WHOLE, DuePartition, run_requests
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 
 LATEST: dict[Unit, int] = {"hour": 48, "day": 3}
 
@@ -18,8 +18,8 @@ def latest(layout: Layout, closed: Sequence[str]) -> Sequence[str]:
     return closed[-LATEST[layout.unit] :]
 
 
-def due_partitions(dataset: Dataset, layout: Layout | None, found: Found) -> Due:
-    return Due(
+def due_partitions(dataset: CompactedDataset, layout: Layout | None, found: DetectedChanges) -> DuePartition:
+    return DuePartition(
         dataset.subject,
         list(found.due),
         {**found.settled, **found.due},
@@ -28,7 +28,7 @@ def due_partitions(dataset: Dataset, layout: Layout | None, found: Found) -> Due
     )
 
 
-def compact_schedule(dataset: Dataset, job: object, cron: str) -> dg.ScheduleDefinition:
+def compact_schedule(dataset: CompactedDataset, job: object, cron: str) -> dg.ScheduleDefinition:
     layout = dataset.layout
     what = f"the latest {layout.unit}s that are over" if layout else "small files"
 
@@ -41,9 +41,9 @@ def compact_schedule(dataset: Dataset, job: object, cron: str) -> dg.ScheduleDef
         description=f"Compacts {what} of {dataset.directory.uri}.",
     )
     def compact(context: dg.ScheduleEvaluationContext, lake: LakeResource) -> list[dg.RunRequest] | dg.SkipReason:
-        run = dataset.run(lake.settings(), Spread, context.log.info)
+        run = dataset.run(lake.settings(), ParallelMap, context.log.info)
         partitions = latest(layout, layout.closed(dataset.first, run.now(), dataset.grace)) if layout else [WHOLE]
-        found = look(dataset, run, partitions, {})
+        found = detect_changes(dataset, run, partitions, {})
         requests, notes = run_requests(due_partitions(dataset, layout, found), context.instance)
         return requests or dg.SkipReason("; ".join(notes) or "there is nothing to compact")
 

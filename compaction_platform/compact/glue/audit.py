@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pyarrow
 
-from compaction_platform.compact.audit import Audit, Audited
-from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.audit import AuditedOutput, OutputAudit
+from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.plan.manifest import OutputFile
 from compaction_platform.compact.glue.plan.partition_plan import missing_outputs
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
 from compaction_platform.compact.plan.lineage import content_digest
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.lake.parquet.second_reader import (
     NotJudged,
     ReadersDisagree,
@@ -22,7 +22,7 @@ from compaction_platform.lake.parquet.second_reader import (
     connected,
     require_same_rows,
 )
-from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
 
 GONE = "it is gone, or is not the file that was published"
 
@@ -33,7 +33,7 @@ class Published:
 
     place: str
     output: OutputFile
-    originals: tuple[tuple[str, Listed], ...] = ()
+    originals: tuple[tuple[str, FileVersion], ...] = ()
 
     @property
     def path(self) -> str:
@@ -48,21 +48,21 @@ class Published:
 class AuditPublished:
     """It travels to where the work is done."""
 
-    objects: Objects  # at any address: its options lead to all others
+    objects: ObjectStore  # at any address: its options lead to all others
 
-    def __call__(self, item: Published) -> Audited:
+    def __call__(self, item: Published) -> AuditedOutput:
         output = item.output
-        file = Listed(output.name, output.size, output.etag)
+        file = FileVersion(output.name, output.size, output.etag)
         store = self._at(item.place)
         try:
             data = pyarrow.py_buffer(store.read(file.key, file.etag))
         except (ObjectChanged, ObjectMissing):
-            return Audited()  # the listing has told, or it was compacted again meanwhile
+            return AuditedOutput()  # the listing has told, or it was compacted again meanwhile
         if output.content is not None and content_digest(data) != output.content:
-            return Audited(output.rows or 0, "its bytes are not those that were published")
+            return AuditedOutput(output.rows or 0, "its bytes are not those that were published")
         if not OWN_NAME.fullmatch(file.key):
-            return Audited(output.rows or 0)
-        found = Audit(store).judged(file, data)
+            return AuditedOutput(output.rows or 0)
+        found = OutputAudit(store).judged(file, data)
         if found.problem is None and item.originals:
             found = replace(found, problem=self._differs(item, data))
         return found
@@ -83,11 +83,11 @@ class AuditPublished:
                 return f"read again with the originals: {reason}"
         return None
 
-    def _at(self, place: str) -> Objects:
+    def _at(self, place: str) -> ObjectStore:
         return replace(self.objects, uri=place)
 
 
-def published_files(surveyed: Surveyed) -> Iterator[Published]:
+def published_files(surveyed: PartitionSurvey) -> Iterator[Published]:
     """What the version that the catalog leads to should be made of, as far as it is there."""
     manifest, current = surveyed.found.manifest, surveyed.found.current
     if manifest is None:
@@ -104,7 +104,7 @@ def published_files(surveyed: Surveyed) -> Iterator[Published]:
         yield Published(current.uri, each, originals)
 
 
-def gone_files(surveys: Sequence[Surveyed]) -> dict[str, str]:
+def gone_files(surveys: Sequence[PartitionSurvey]) -> dict[str, str]:
     """By address: files that a manifest lists and that are not where the catalog leads."""
     return {
         f"{each.found.current.uri}/{name}": GONE

@@ -8,14 +8,14 @@ from rich.console import Group
 from rich.table import Column, Table
 from rich.text import Text
 
-from compaction_platform.compact.glue.config import Surveyed
-from compaction_platform.compact.glue.report import Report
+from compaction_platform.compact.glue.config import PartitionSurvey
+from compaction_platform.compact.glue.report import GlueReport
 from compaction_platform.lake.storage.sizes import MB
 
 SHOWN = 30
 
 
-def plan_as_json(surveys: Sequence[Surveyed]) -> dict[str, Any]:
+def plan_as_json(surveys: Sequence[PartitionSurvey]) -> dict[str, Any]:
     return {
         "partitions": [
             {
@@ -36,7 +36,7 @@ def plan_as_json(surveys: Sequence[Surveyed]) -> dict[str, Any]:
     }
 
 
-def report_as_json(report: Report) -> dict[str, Any]:
+def report_as_json(report: GlueReport) -> dict[str, Any]:
     return {
         "partitions": [
             {
@@ -62,7 +62,7 @@ def report_as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def plan_as_table(surveys: Sequence[Surveyed]) -> Group:
+def plan_as_table(surveys: Sequence[PartitionSurvey]) -> Group:
     due = [each for each in surveys if not each.plan.is_empty]
     table = Table(
         "partition",
@@ -88,7 +88,7 @@ def plan_as_table(surveys: Sequence[Surveyed]) -> Group:
     return Group(table, *(Text(f"{name}: {problem}", overflow="fold") for name, problem in problems.items()))
 
 
-def report_as_table(report: Report) -> Table:
+def report_as_table(report: GlueReport) -> Table:
     table = Table(Column("what", overflow="fold"), Column("", overflow="fold"), show_header=False)
     table.add_row("partitions", f"{len(report.results):,}, {len(report.compacted):,} compacted")
     table.add_row("files", f"{report.before.files:,} → {report.after.files:,}")

@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 import dagster as dg
 from pydantic import AfterValidator, Field, model_validator
 
-from compaction_platform.compact.glue.config import KeptTable, Publish
+from compaction_platform.compact.glue.config import GlueTableConfig, Publish
 from compaction_platform.compact.glue.dagster.assets import compact_job, glue_asset
 from compaction_platform.compact.glue.dagster.sensors import compact_schedule, partitions_sensor
-from compaction_platform.compact.glue.plan.partition_plan import Rules, place_of, why_location_unusable
+from compaction_platform.compact.glue.plan.partition_plan import PartitionRules, place_of, why_location_unusable
 from compaction_platform.compact.glue.plan.predicate import PredicateInvalid, checked_grammar
-from compaction_platform.compact.plan.bin_packing import Policy
-from compaction_platform.lake.dagster.component_base import Cron, Declaration, Duration, SecondReader, as_timedelta
+from compaction_platform.compact.plan.bin_packing import PackingPolicy
+from compaction_platform.lake.dagster.component_base import ComponentBase, Cron, Duration, SecondReader, as_timedelta
 from compaction_platform.lake.storage.sizes import MB
 
 
@@ -40,7 +40,7 @@ Predicate = Annotated[str, AfterValidator(_predicate)]
 S3Path = Annotated[str, AfterValidator(_s3_path)]
 
 
-class CompactedGlueTable(Declaration):
+class CompactedGlueTable(ComponentBase):
     """Partitions of a Glue table switch from many small Parquet files to few large ones, in one step, with proof."""
 
     database_name: Annotated[GlueName, Field(description="The database in the Glue Data Catalog.")]
@@ -89,15 +89,15 @@ class CompactedGlueTable(Declaration):
             raise ValueError("target_s3_path: with in_place, files go where the originals are")
         return self
 
-    def kept(self) -> KeptTable:
-        return KeptTable(
+    def kept(self) -> GlueTableConfig:
+        return GlueTableConfig(
             self.database_name,
             self.table_name,
             self.partition_predicate,
             self.publish,
             self.target_s3_path,
-            Rules(
-                Policy.for_target(self.target_file_size_mb * MB, self.min_files),
+            PartitionRules(
+                PackingPolicy.for_target(self.target_file_size_mb * MB, self.min_files),
                 self.delete_original_files,
                 as_timedelta(self.grace),
                 as_timedelta(self.quiet_for),

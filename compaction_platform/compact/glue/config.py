@@ -5,28 +5,28 @@ from typing import Literal
 
 from compaction_platform.compact.glue.commit.catalog import GluePartition, GlueTable, TableUnsuitable
 from compaction_platform.compact.glue.plan.partition_plan import (
-    Found,
+    PartitionFiles,
+    PartitionLocation,
     PartitionPlan,
-    Place,
-    Rules,
+    PartitionRules,
     overlap,
     place_of,
     why_location_unusable,
 )
 from compaction_platform.lake.parquet.second_reader import Extent
-from compaction_platform.lake.storage.sizes import Sizes
+from compaction_platform.lake.storage.sizes import FileSizes
 
 Publish = Literal["swap_location", "in_place"]
 
 
 @dataclass(frozen=True)
-class KeptTable:
+class GlueTableConfig:
     database: str
     name: str
     predicate: str | None = None
     publish: Publish = "swap_location"
     target: str | None = None  # where versions go
-    rules: Rules = field(default_factory=Rules)
+    rules: PartitionRules = field(default_factory=PartitionRules)
     second_reader: Extent = "sample"  # how much another Parquet decoder reads as well
 
     @property
@@ -62,18 +62,18 @@ class KeptTable:
 
 
 @dataclass(frozen=True)
-class Surveyed:
+class PartitionSurvey:
     """One partition: what there is, and what is to be done."""
 
     partition: GluePartition
-    found: Found
+    found: PartitionFiles
     plan: PartitionPlan
-    versions: tuple[Place, ...] = ()  # directories of this partition where versions go, whatever they are
+    versions: tuple[PartitionLocation, ...] = ()  # directories of this partition where versions go, whatever they are
 
     @property
     def name(self) -> str:
         return self.partition.name
 
     @property
-    def sizes(self) -> Sizes:
-        return Sizes.of(file.size for file in self.found.current.data)
+    def sizes(self) -> FileSizes:
+        return FileSizes.of(file.size for file in self.found.current.data)

@@ -11,21 +11,27 @@ from datetime import datetime
 from functools import cached_property
 
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog
-from compaction_platform.compact.glue.commit.cleanup import Cleanup
+from compaction_platform.compact.glue.commit.cleanup import OldVersionCleanup
 from compaction_platform.compact.glue.commit.in_place import InPlace
-from compaction_platform.compact.glue.commit.swap_location import Swap, SwapConflict
-from compaction_platform.compact.glue.config import KeptTable, Surveyed
-from compaction_platform.compact.glue.plan.inventory import EVERYTHING, NOTHING_TO_GAIN, Selection, Surveyor
+from compaction_platform.compact.glue.commit.swap_location import LocationSwap, SwapConflict
+from compaction_platform.compact.glue.config import GlueTableConfig, PartitionSurvey
+from compaction_platform.compact.glue.plan.inventory import EVERYTHING, NOTHING_TO_GAIN, PartitionInventory, Selection
 from compaction_platform.compact.glue.plan.manifest import NOTHING_GAINED, SWAPPED, OutputFile
-from compaction_platform.compact.glue.plan.partition_plan import LARGE_OR_ALONE, Rules, copied_name, overlap, place_of
-from compaction_platform.compact.glue.plan.places import Places
-from compaction_platform.compact.glue.report import PartitionResult, Report
-from compaction_platform.compact.glue.rewrite.partition_files import Carry, Work
-from compaction_platform.compact.rewrite.compatible_inputs import How, in_one_line
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, Spread
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.storage.sizes import MB, Sizes
+from compaction_platform.compact.glue.plan.partition_plan import (
+    LARGE_OR_ALONE,
+    PartitionRules,
+    copied_name,
+    overlap,
+    place_of,
+)
+from compaction_platform.compact.glue.plan.places import PartitionLocations
+from compaction_platform.compact.glue.report import GlueReport, PartitionResult
+from compaction_platform.compact.glue.rewrite.partition_files import PartitionTask, RewritePartition
+from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions, in_one_line
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.storage.sizes import MB, FileSizes
 from compaction_platform.settings import Settings
 
 BEGUN_AT_ONCE = 16
@@ -35,7 +41,7 @@ BEGUN_AT_ONCE = 16
 class _Partly:
     """A partition whose files are on their way."""
 
-    surveyed: Surveyed
+    surveyed: PartitionSurvey
     target: str
     began: float
     waiting: int
@@ -48,24 +54,24 @@ class GlueRun:
     """What a run works with. `spread` is called only when there is something to do, `done` with every partition that
     is finished, `progress` with the bytes to rewrite and those that are done."""
 
-    kept: KeptTable
+    kept: GlueTableConfig
     settings: Settings
-    spread: Callable[[], Spread]
+    spread: Callable[[], ParallelMap]
     say: Callable[[str], None] = lambda text: None
     done: Callable[[PartitionResult], None] = lambda result: None
     progress: Callable[[int, int], None] = lambda total, done: None
 
     @cached_property
-    def surveyor(self) -> Surveyor:
-        places = Places(Objects.at("s3://any", self.settings))
-        return Surveyor(self.kept, GlueCatalog.at(self.settings), places, self.settings)
+    def surveyor(self) -> PartitionInventory:
+        places = PartitionLocations(ObjectStore.at("s3://any", self.settings))
+        return PartitionInventory(self.kept, GlueCatalog.at(self.settings), places, self.settings)
 
     @cached_property
-    def swap(self) -> Swap:
-        return Swap(self.surveyor.catalog, self.surveyor.table, self.surveyor.places)
+    def swap(self) -> LocationSwap:
+        return LocationSwap(self.surveyor.catalog, self.surveyor.table, self.surveyor.places)
 
     @property
-    def rules(self) -> Rules:
+    def rules(self) -> PartitionRules:
         return self.kept.rules
 
     @cached_property
@@ -74,11 +80,11 @@ class GlueRun:
 
     def now(self) -> datetime:
         """By the store's clock."""
-        return Objects.at(f"{self.surveyor.root}/_compaction", self.settings).now()
+        return ObjectStore.at(f"{self.surveyor.root}/_compaction", self.settings).now()
 
     # ------------------------------------------------------------ list and plan
 
-    def plan(self, selection: Selection = EVERYTHING) -> tuple[Surveyed, ...]:
+    def plan(self, selection: Selection = EVERYTHING) -> tuple[PartitionSurvey, ...]:
         """What would be done. Nothing is changed."""
         is_swapped = self.kept.publish == "swap_location"
         now = self.now() if is_swapped else None  # first of all: a target that cannot be is refused
@@ -90,14 +96,14 @@ class GlueRun:
 
     # ------------------------------------------------------------ carry out
 
-    def run(self, selection: Selection = EVERYTHING) -> Report:
+    def run(self, selection: Selection = EVERYTHING) -> GlueReport:
         began = time.monotonic()
         surveys = self.plan(selection)
         if self.kept.publish == "in_place":
             results = list(self._told(self.in_place.run(surveys)))
         else:
             results = list(self._told(self._swap_all(surveys)))
-        return Report(surveys, tuple(results), time.monotonic() - began)
+        return GlueReport(surveys, tuple(results), time.monotonic() - began)
 
     def _told(self, results: Iterable[PartitionResult]) -> Iterator[PartitionResult]:
         for each in results:
@@ -105,9 +111,9 @@ class GlueRun:
             self.done(each)
             yield each
 
-    def _swap_all(self, surveys: Sequence[Surveyed]) -> Iterator[PartitionResult]:
+    def _swap_all(self, surveys: Sequence[PartitionSurvey]) -> Iterator[PartitionResult]:
         now = self.now()
-        ready: list[Surveyed] = []
+        ready: list[PartitionSurvey] = []
         brought: dict[str, int] = {}
         for surveyed in surveys:
             try:
@@ -123,7 +129,7 @@ class GlueRun:
             late = brought[result.name]
             yield replace(self._tidied(result, surveyed, now) if result.outcome == "left alone" else result, late=late)
 
-    def _prepared(self, surveyed: Surveyed, now: datetime) -> tuple[Surveyed, int]:
+    def _prepared(self, surveyed: PartitionSurvey, now: datetime) -> tuple[PartitionSurvey, int]:
         """What is to be done first: a swap is noted that a dead run did not, and late files are brought in."""
         plan, found = surveyed.plan, surveyed.found
         if plan.notes_swap and found.manifest is not None:
@@ -140,10 +146,12 @@ class GlueRun:
 
     # ------------------------------------------------------------ rewrite and commit
 
-    def _rewritten(self, ready: Sequence[Surveyed], now: datetime) -> Iterator[tuple[PartitionResult, Surveyed]]:
+    def _rewritten(
+        self, ready: Sequence[PartitionSurvey], now: datetime
+    ) -> Iterator[tuple[PartitionResult, PartitionSurvey]]:
         """As soon as all files of a partition are at their new place, it is committed."""
         partly: dict[str, _Partly] = {}
-        works: list[Work] = []
+        works: list[PartitionTask] = []
         for surveyed in ready:
             # A directory of its own for every attempt: no other run can put anything into it, and no name comes twice.
             attempt = f"{surveyed.plan.version}-{secrets.token_hex(8)}"
@@ -184,7 +192,7 @@ class GlueRun:
             return self._result(surveyed, "failed", _named(error), one.began)
         return replace(
             self._result(surveyed, "compacted", "", one.began),
-            after=Sizes.of(each.size for each in manifest.outputs),
+            after=FileSizes.of(each.size for each in manifest.outputs),
             location=manifest.location,
             outputs=manifest.outputs,
             rows=manifest.rows,
@@ -198,19 +206,19 @@ class GlueRun:
         self._discard(one)
 
     def _discard(self, one: _Partly) -> None:
-        Cleanup(self.swap).discard(one.surveyed, one.target, [each.name for each in one.outputs])
+        OldVersionCleanup(self.swap).discard(one.surveyed, one.target, [each.name for each in one.outputs])
 
     # ------------------------------------------------------------ clean up
 
-    def _left_alone(self, surveyed: Surveyed, now: datetime) -> PartitionResult:
+    def _left_alone(self, surveyed: PartitionSurvey, now: datetime) -> PartitionResult:
         result = self._result(surveyed, "left alone", surveyed.plan.why_not or "")
         if surveyed.plan.problem:
             return replace(result, problem=surveyed.plan.problem)
         return self._tidied(result, surveyed, now)
 
-    def _tidied(self, result: PartitionResult, surveyed: Surveyed, now: datetime) -> PartitionResult:
+    def _tidied(self, result: PartitionResult, surveyed: PartitionSurvey, now: datetime) -> PartitionResult:
         """Remove what earlier swaps have replaced, and what dead runs have left."""
-        cleanup = Cleanup(self.swap)
+        cleanup = OldVersionCleanup(self.swap)
         try:
             kept_for = self._read_by_others(surveyed)
             files = [file for file in surveyed.plan.removable if file.place not in kept_for]
@@ -221,7 +229,7 @@ class GlueRun:
         kept = {**notes, **kept_for}
         return replace(result, removed=removed, leftovers=leftovers, not_removed=failures, kept=kept)
 
-    def _read_by_others(self, surveyed: Surveyed) -> dict[str, str]:
+    def _read_by_others(self, surveyed: PartitionSurvey) -> dict[str, str]:
         """Old places that another partition, or another table of the database, reads, too."""
         found: dict[str, str] = {}
         for place in {file.place for file in surveyed.plan.removable}:
@@ -244,14 +252,17 @@ class GlueRun:
 
     # ------------------------------------------------------------
 
-    def _carry(self) -> Carry:
-        return Carry(self.surveyor.places.objects, How(Encoding(), exactly=True, second_reader=self.kept.second_reader))
+    def _carry(self) -> RewritePartition:
+        return RewritePartition(
+            self.surveyor.places.objects,
+            JoinOptions(WriterOptions(), exactly=True, second_reader=self.kept.second_reader),
+        )
 
-    def spread_for(self, size: int) -> Spread:
+    def spread_for(self, size: int) -> ParallelMap:
         """Where work on so many bytes goes: a session is not opened for little of it."""
-        return Spread(None, os.cpu_count() or 1) if size <= SMALL_WORK_BYTES else self.spread()
+        return ParallelMap(None, os.cpu_count() or 1) if size <= SMALL_WORK_BYTES else self.spread()
 
-    def _result(self, surveyed: Surveyed, outcome: str, why: str, began: float | None = None) -> PartitionResult:
+    def _result(self, surveyed: PartitionSurvey, outcome: str, why: str, began: float | None = None) -> PartitionResult:
         location = surveyed.found.current.uri or surveyed.partition.location or ""
         return PartitionResult(
             name=surveyed.name,
@@ -269,7 +280,7 @@ def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {in_one_line(error).removeprefix(f'{type(error).__name__}: ')}"
 
 
-def _works(surveyed: Surveyed, target: str, target_mb: int) -> list[Work]:
+def _works(surveyed: PartitionSurvey, target: str, target_mb: int) -> list[PartitionTask]:
     source = surveyed.found.current.uri
     earlier = tuple(
         place.uri
@@ -277,9 +288,12 @@ def _works(surveyed: Surveyed, target: str, target_mb: int) -> list[Work]:
         if place.uri.rpartition("/")[2].startswith(surveyed.plan.version) and not place.find(SWAPPED)
     )
     joins = [
-        Work(surveyed.name, source, target, each.inputs, target_mb, earlier=earlier) for each in surveyed.plan.bins
+        PartitionTask(surveyed.name, source, target, each.inputs, target_mb, earlier=earlier)
+        for each in surveyed.plan.bins
     ]
-    copies = [Work(surveyed.name, source, target, (file,), reason=LARGE_OR_ALONE) for file in surveyed.plan.copies]
+    copies = [
+        PartitionTask(surveyed.name, source, target, (file,), reason=LARGE_OR_ALONE) for file in surveyed.plan.copies
+    ]
     return joins + copies
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from compaction_platform.compact.glue.plan.partition_plan import Place
+from compaction_platform.compact.glue.plan.partition_plan import PartitionLocation
 from compaction_platform.compact.plan.own_lists import VERSION_OF_GLUE, kind_at, list_above, lists_in, refusal
-from compaction_platform.lake.storage.object_store import Objects, StoreRefused
+from compaction_platform.lake.storage.object_store import ObjectStore, StoreRefused
 from compaction_platform.settings import Settings
 
 
@@ -32,14 +32,14 @@ class Lists:
         uri = f"s3://{bucket}/{directory}".rstrip("/")
         if uri not in self._known:
             try:
-                kind = kind_at(Objects.at(f"s3://{bucket}", self.settings), directory)
+                kind = kind_at(ObjectStore.at(f"s3://{bucket}", self.settings), directory)
             except StoreRefused:
                 kind = None  # a guest need not see what is above
             self._known[uri] = str(refusal(uri, kind)) if kind else None
         return self._known[uri]
 
 
-def why_not_in(places: Iterable[Place]) -> str | None:
+def why_not_in(places: Iterable[PartitionLocation]) -> str | None:
     """Why files at these places must not be joined: a list among them. What we list ourselves at the top of a version
     is judged by its manifest."""
     for place in places:

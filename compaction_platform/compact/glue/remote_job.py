@@ -26,17 +26,17 @@ from pydantic import ValidationError
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.glue.plan.inventory import Selection
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from compaction_platform.compact.glue.config import KeptTable
-    from compaction_platform.compact.glue.report import PartitionResult, Report
+    from compaction_platform.compact.glue.config import GlueTableConfig
+    from compaction_platform.compact.glue.report import GlueReport, PartitionResult
 
 
-class RequestInvalid(CompactionError):
+class RemoteRequestInvalid(CompactionError):
     """The extras are not a request. Nothing was done."""
 
 
@@ -53,8 +53,8 @@ def main() -> None:
     ):
         session = cache(lambda: until_done.enter_context(spark_session(settings)))
 
-        def spread() -> Spread:
-            return Spread(session(), task_slots(session(), settings))
+        def spread() -> ParallelMap:
+            return ParallelMap(session(), task_slots(session(), settings))
 
         report = _run(pipes, settings, spread)
         if pipes.is_asset_step:
@@ -66,7 +66,7 @@ def main() -> None:
             )
 
 
-def _run(pipes: PipesContext, settings: Settings, spread: Callable[[], Spread]) -> "Report":
+def _run(pipes: PipesContext, settings: Settings, spread: Callable[[], ParallelMap]) -> "GlueReport":
     request = dict(pipes.extras)
     names = request.pop("partitions", None)
     run = GlueRun(
@@ -79,13 +79,13 @@ def _run(pipes: PipesContext, settings: Settings, spread: Callable[[], Spread]) 
     return run.run(Selection(tuple(names) if names else None))
 
 
-def _requested(request: Mapping[str, Any]) -> "KeptTable":
+def _requested(request: Mapping[str, Any]) -> "GlueTableConfig":
     from compaction_platform.compact.glue.component import CompactedGlueTable
 
     try:
         return CompactedGlueTable(**request).kept()
     except (ValidationError, TypeError) as invalid:
-        raise RequestInvalid(f"the extras are no CompactedGlueTable: {invalid}") from None
+        raise RemoteRequestInvalid(f"the extras are no CompactedGlueTable: {invalid}") from None
 
 
 def _told(result: "PartitionResult") -> dict[str, Any]:
@@ -103,7 +103,7 @@ def _told(result: "PartitionResult") -> dict[str, Any]:
     }
 
 
-def _figures(report: "Report") -> dict[str, Any]:
+def _figures(report: "GlueReport") -> dict[str, Any]:
     return {
         "partitions": len(report.results),
         "partitions_compacted": len(report.compacted),

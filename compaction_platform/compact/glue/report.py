@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.plan.manifest import OutputFile
-from compaction_platform.lake.storage.sizes import Sizes
+from compaction_platform.lake.storage.sizes import FileSizes
 
 Outcome = Literal["compacted", "left alone", "conflict", "failed"]
 
@@ -16,8 +16,8 @@ class PartitionResult:
     name: str
     outcome: Outcome
     why: str = ""
-    before: Sizes = field(default_factory=Sizes)
-    after: Sizes = field(default_factory=Sizes)
+    before: FileSizes = field(default_factory=FileSizes)
+    after: FileSizes = field(default_factory=FileSizes)
     location_before: str = ""
     location: str = ""
     outputs: tuple[OutputFile, ...] = ()
@@ -40,17 +40,17 @@ class PartitionResult:
 
 
 @dataclass(frozen=True)
-class Report:
-    surveys: tuple[Surveyed, ...]
+class GlueReport:
+    surveys: tuple[PartitionSurvey, ...]
     results: tuple[PartitionResult, ...]
     seconds: float = 0.0
 
     @property
-    def before(self) -> Sizes:
+    def before(self) -> FileSizes:
         return _total(each.before for each in self.results)
 
     @property
-    def after(self) -> Sizes:
+    def after(self) -> FileSizes:
         return _total(each.after for each in self.results)
 
     @property
@@ -78,8 +78,8 @@ class Report:
         return not (self.unfinished or self.not_removed or self.problems)
 
 
-def _total(sizes: Iterable[Sizes]) -> Sizes:
-    total = Sizes()
+def _total(sizes: Iterable[FileSizes]) -> FileSizes:
+    total = FileSizes()
     for each in sizes:
         total = total.plus(each)
     return total

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from compaction_platform.compact.plan.listing import Listed, Version
+from compaction_platform.compact.plan.listing import FileVersion, Version
 from compaction_platform.compact.plan.reconcile import Decision, is_settled, reconcile
 from compaction_platform.compact.plan.schema_groups import Unify
 from compaction_platform.lake.storage.sizes import MB
@@ -43,7 +43,7 @@ UNTOLD = "beside a file that is named like a compacted one but does not say what
 
 
 @dataclass(frozen=True)
-class Policy:
+class PackingPolicy:
     """What a good file is."""
 
     target_bytes: int = 128 * MB
@@ -54,7 +54,7 @@ class Policy:
     unify: Unify = "additions"  # how columns may differ between files that become one
 
     @classmethod
-    def for_target(cls, target_bytes: int, min_files: int = 2) -> "Policy":
+    def for_target(cls, target_bytes: int, min_files: int = 2) -> "PackingPolicy":
         """At most twice the target; small is what is under three quarters of it."""
         return cls(target_bytes, 2 * target_bytes, target_bytes * 3 // 4, min_files)
 
@@ -64,10 +64,10 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Bin:
+class FileGroup:
     """Files that become one."""
 
-    inputs: tuple[Listed, ...]
+    inputs: tuple[FileVersion, ...]
     target_mb: int
     generation: int = 0  # more than 0 where what was made of the same files before was withdrawn
 
@@ -93,11 +93,11 @@ class Bin:
         name = f"{stem}.compacted-{self.target_mb}mb-{digest_of(versions)}.parquet"
         return f"{self.directory}/{name}" if self.directory else name
 
-    def without(self, keys: Set[str]) -> "Bin":
+    def without(self, keys: Set[str]) -> "FileGroup":
         return replace(self, inputs=tuple(file for file in self.inputs if file.key not in keys))
 
 
-def mark_of(each: Bin, unify: Unify) -> str:
+def mark_of(each: FileGroup, unify: Unify) -> str:
     """Tells a bin from every other, and from the same files when more may differ between them."""
     return digest_of([*(file.version for file in each.inputs), ("unify", unify)])
 
@@ -111,28 +111,28 @@ def digest_of(versions: Iterable[Version]) -> str:
 
 
 @dataclass(frozen=True)
-class LeftAlone:
+class SkippedFile:
     """Files that stay as they are, for one reason, and the names of some."""
 
     files: int = 0
     bytes: int = 0
     examples: tuple[str, ...] = ()
 
-    def plus(self, file: Listed) -> "LeftAlone":
+    def plus(self, file: FileVersion) -> "SkippedFile":
         examples = (*self.examples, file.key) if len(self.examples) < EXAMPLES else self.examples
-        return LeftAlone(self.files + 1, self.bytes + file.size, examples)
+        return SkippedFile(self.files + 1, self.bytes + file.size, examples)
 
 
 @dataclass(frozen=True)
-class Plan:
+class CompactionPlan:
     """What is to be done in some directories."""
 
-    bins: tuple[Bin, ...] = ()
-    left_alone: Mapping[str, LeftAlone] = field(default_factory=dict)  # by reason
-    superseded: tuple[Listed, ...] = ()  # their rows are in a compacted file; only their removal is left to do
-    superseded_by: Mapping[str, Listed] = field(default_factory=dict)  # by key: that file
+    bins: tuple[FileGroup, ...] = ()
+    left_alone: Mapping[str, SkippedFile] = field(default_factory=dict)  # by reason
+    superseded: tuple[FileVersion, ...] = ()  # their rows are in a compacted file; only their removal is left to do
+    superseded_by: Mapping[str, FileVersion] = field(default_factory=dict)  # by key: that file
     conflicts: Mapping[str, str] = field(default_factory=dict)  # compacted files that a person must look at, and why
-    surplus: tuple[Listed, ...] = ()  # compacted files whose inputs are all there, or in another compacted file
+    surplus: tuple[FileVersion, ...] = ()  # compacted files whose inputs are all there, or in another compacted file
     directories: int = 0
 
     @property
@@ -142,7 +142,7 @@ class Plan:
     @property
     def unsettled(self) -> int:
         """Files that another run is about to remove; or it has died, and nobody can tell yet."""
-        return self.left_alone.get(UNSETTLED, LeftAlone()).files
+        return self.left_alone.get(UNSETTLED, SkippedFile()).files
 
     @property
     def inputs(self) -> int:
@@ -154,22 +154,22 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Target:
+class OutputTarget:
     """A directory of compacted files that is not the one their inputs are in."""
 
-    files: tuple[Listed, ...] = ()
+    files: tuple[FileVersion, ...] = ()
     outputs: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)
     untold: Mapping[str, str] = field(default_factory=dict)
     decided: Mapping[str, Decision] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class State:
+class DirectoryState:
     """What is known about a directory besides its listing."""
 
     outputs: Mapping[str, tuple[Version, ...]] = field(default_factory=dict)  # compacted files: what went into each
     set_aside: Set[Version] = frozenset()  # what cannot be compacted
-    target: Target | None = None  # if compacted files go elsewhere
+    target: OutputTarget | None = None  # if compacted files go elsewhere
     keeps_originals: bool = False
     untold: Mapping[str, str] = field(default_factory=dict)  # files with such a name that do not say it, and why
     now: datetime | None = None  # by the store's clock, if it matters
@@ -179,37 +179,41 @@ class State:
     nothing_gained: Set[str] = frozenset()  # marks of bins of which nothing could be made
 
 
-def make_plan(listing: Iterable[Listed], policy: Policy, states: Mapping[str, State] | None = None) -> Plan:
+def make_plan(
+    listing: Iterable[FileVersion], policy: PackingPolicy, states: Mapping[str, DirectoryState] | None = None
+) -> CompactionPlan:
     """The plan for a listing, directory by directory; so are `states`."""
-    parts: list[Plan] = []
+    parts: list[CompactionPlan] = []
     taken = 0
     states = states or {}
     here = by_directory(listing)
     for directory in sorted({*here, *states}):
         allowed = None if policy.max_files is None else policy.max_files - taken
-        part = plan_directory(here.get(directory, ()), policy, states.get(directory, State()), allowed)
+        part = plan_directory(here.get(directory, ()), policy, states.get(directory, DirectoryState()), allowed)
         parts.append(part)
         taken += part.inputs
     return together(parts)
 
 
-def by_directory(listing: Iterable[Listed]) -> dict[str, list[Listed]]:
+def by_directory(listing: Iterable[FileVersion]) -> dict[str, list[FileVersion]]:
     """Files that are data, in the order of their names. (A listing may tell of a subdirectory in between.)"""
-    found: dict[str, list[Listed]] = {}
+    found: dict[str, list[FileVersion]] = {}
     for file in listing:
         if not file.is_hidden:
             found.setdefault(file.directory, []).append(file)
     return {directory: sorted(found[directory]) for directory in sorted(found)}
 
 
-def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowed: int | None = None) -> Plan:
+def plan_directory(
+    files: Sequence[FileVersion], policy: PackingPolicy, state: DirectoryState, allowed: int | None = None
+) -> CompactionPlan:
     if untold := {**state.untold, **(state.target.untold if state.target else {})}:
         left = _left_alone(files, dict.fromkeys((file.key for file in files), UNTOLD))
-        return Plan(left_alone=left, conflicts=untold, directories=1)
+        return CompactionPlan(left_alone=left, conflicts=untold, directories=1)
     found = _reconciled(files, state)
     gone = {file.key for file in (*found.superseded, *found.surplus)}
-    new: list[Listed] = []
-    own: list[Listed] = []
+    new: list[FileVersion] = []
+    own: list[FileVersion] = []
     reasons: dict[str, str] = {}
     for file in files:
         if file.key in gone:
@@ -233,7 +237,7 @@ def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowe
     for each in taken:
         for file in each.inputs:
             del reasons[file.key]
-    return Plan(
+    return CompactionPlan(
         tuple(taken),
         _left_alone(files, reasons),
         found.superseded,
@@ -246,15 +250,15 @@ def plan_directory(files: Sequence[Listed], policy: Policy, state: State, allowe
 
 @dataclass(frozen=True)
 class _Found:
-    superseded: tuple[Listed, ...]
-    superseded_by: Mapping[str, Listed]
-    surplus: tuple[Listed, ...]
+    superseded: tuple[FileVersion, ...]
+    superseded_by: Mapping[str, FileVersion]
+    surplus: tuple[FileVersion, ...]
     conflicts: Mapping[str, str]
     left_alone: Mapping[str, str]
     unfinished: Set[str]
 
 
-def _reconciled(files: Sequence[Listed], state: State) -> _Found:
+def _reconciled(files: Sequence[FileVersion], state: DirectoryState) -> _Found:
     """What compacted files, here and in the target, tell about these."""
     here = reconcile(files, state.outputs, now=state.now, decided=state.decided)
     left_alone = {**dict.fromkeys(here.unsettled, UNSETTLED), **dict.fromkeys(here.contested, CONTESTED)}
@@ -281,29 +285,29 @@ def _reconciled(files: Sequence[Listed], state: State) -> _Found:
 
 
 def _inputs_of(
-    surplus: Iterable[Listed], outputs: Mapping[str, tuple[Version, ...]], files: Iterable[Listed]
+    surplus: Iterable[FileVersion], outputs: Mapping[str, tuple[Version, ...]], files: Iterable[FileVersion]
 ) -> dict[str, str]:
     """What is new data again once a surplus file is gone: for the next plan, not for the one that removes it."""
     versions = {version for file in surplus for version in outputs[file.key]}
     return {file.key: RELEASED for file in files if file.version in versions}
 
 
-def _left_alone(files: Sequence[Listed], reasons: Mapping[str, str]) -> dict[str, LeftAlone]:
-    left: dict[str, LeftAlone] = {}
+def _left_alone(files: Sequence[FileVersion], reasons: Mapping[str, str]) -> dict[str, SkippedFile]:
+    left: dict[str, SkippedFile] = {}
     for file in files:
         if file.key in reasons:
-            left[reasons[file.key]] = left.get(reasons[file.key], LeftAlone()).plus(file)
+            left[reasons[file.key]] = left.get(reasons[file.key], SkippedFile()).plus(file)
     return left
 
 
-def together(parts: Sequence[Plan]) -> Plan:
-    left: dict[str, LeftAlone] = {}
+def together(parts: Sequence[CompactionPlan]) -> CompactionPlan:
+    left: dict[str, SkippedFile] = {}
     for part in parts:
         for reason, some in part.left_alone.items():
-            before = left.get(reason, LeftAlone())
+            before = left.get(reason, SkippedFile())
             examples = (*before.examples, *some.examples)[:EXAMPLES]
-            left[reason] = LeftAlone(before.files + some.files, before.bytes + some.bytes, examples)
-    return Plan(
+            left[reason] = SkippedFile(before.files + some.files, before.bytes + some.bytes, examples)
+    return CompactionPlan(
         tuple(each for part in parts for each in part.bins),
         left,
         tuple(file for part in parts for file in part.superseded),
@@ -314,13 +318,13 @@ def together(parts: Sequence[Plan]) -> Plan:
     )
 
 
-def is_own(file: Listed, policy: Policy) -> bool:
+def is_own(file: FileVersion, policy: PackingPolicy) -> bool:
     """Made by us, for the same target."""
     own = OWN_NAME.fullmatch(file.name)
     return own is not None and int(own["target"]) == policy.target_mb
 
 
-def _why_not(file: Listed, policy: Policy, state: State) -> str | None:
+def _why_not(file: FileVersion, policy: PackingPolicy, state: DirectoryState) -> str | None:
     if file.version in state.set_aside:
         return SET_ASIDE
     if state.young_after is not None and file.changed_at is not None and file.changed_at > state.young_after:
@@ -336,13 +340,13 @@ def _why_not(file: Listed, policy: Policy, state: State) -> str | None:
     return None
 
 
-def bins(new: Sequence[Listed], own: Sequence[Listed], policy: Policy, fewest: int) -> list[Bin]:
+def bins(new: Sequence[FileVersion], own: Sequence[FileVersion], policy: PackingPolicy, fewest: int) -> list[FileGroup]:
     """Bins of new files, and of small compacted ones that they take along.
 
     Only new files decide whether a bin is made, and they are gone over until those that are left make no bin among
     themselves: this is why the next plan is empty.
     """
-    made: list[Bin] = []
+    made: list[FileGroup] = []
     while found := _bins_in_order(new, own, policy, fewest):
         made += found
         taken = {file.key for each in found for file in each.inputs}
@@ -351,11 +355,13 @@ def bins(new: Sequence[Listed], own: Sequence[Listed], policy: Policy, fewest: i
     return sorted(made, key=lambda each: each.inputs)
 
 
-def _bins_in_order(new: Sequence[Listed], own: Sequence[Listed], policy: Policy, fewest: int) -> list[Bin]:
+def _bins_in_order(
+    new: Sequence[FileVersion], own: Sequence[FileVersion], policy: PackingPolicy, fewest: int
+) -> list[FileGroup]:
     """One bin after the other, each closed once it has reached the target. What is left over at the end goes into the
     last bin, or takes small compacted files along."""
-    closed: list[list[Listed]] = []
-    rest: list[Listed] = []
+    closed: list[list[FileVersion]] = []
+    rest: list[FileVersion] = []
     size = 0
     for file in new:
         if rest and (size + file.size > policy.max_bytes or len(rest) == MOST_INPUTS):
@@ -374,19 +380,19 @@ def _bins_in_order(new: Sequence[Listed], own: Sequence[Listed], policy: Policy,
                 rest.append(file)
                 size += file.size
         closed.append(sorted(rest))
-    return [Bin(tuple(files), policy.target_mb) for files in closed if len(files) >= fewest]
+    return [FileGroup(tuple(files), policy.target_mb) for files in closed if len(files) >= fewest]
 
 
-def _size(files: Iterable[Listed]) -> int:
+def _size(files: Iterable[FileVersion]) -> int:
     return sum(file.size for file in files)
 
 
-def _at_most(bins: Sequence[Bin], fewest: int, allowed: int | None) -> tuple[list[Bin], list[Listed]]:
+def _at_most(bins: Sequence[FileGroup], fewest: int, allowed: int | None) -> tuple[list[FileGroup], list[FileVersion]]:
     """As many bins as one run may do, the last one cut short, and the files of the others."""
     if allowed is None:
         return list(bins), []
-    taken: list[Bin] = []
-    later: list[Listed] = []
+    taken: list[FileGroup] = []
+    later: list[FileVersion] = []
     for each in bins:
         now, rest = each.inputs[: max(0, allowed)], each.inputs[max(0, allowed) :]
         if len(now) < fewest:

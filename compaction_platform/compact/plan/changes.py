@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from compaction_platform.compact.config import Dataset
+from compaction_platform.compact.config import CompactedDataset
 from compaction_platform.compact.job import LISTINGS_AT_ONCE, CompactRun
-from compaction_platform.compact.plan.bin_packing import OWN_NAME, Policy, digest_of
+from compaction_platform.compact.plan.bin_packing import OWN_NAME, PackingPolicy, digest_of
 from compaction_platform.compact.plan.lineage import listed
-from compaction_platform.compact.plan.listing import Listed, Version
+from compaction_platform.compact.plan.listing import FileVersion, Version
 from compaction_platform.compact.plan.nothing_gained import NothingGained
-from compaction_platform.compact.plan.skipped_files import SetAside
+from compaction_platform.compact.plan.skipped_files import SkippedFiles
 
 DIGEST_LENGTH = 12
 AT_A_TIME = 4 * LISTINGS_AT_ONCE
@@ -19,7 +19,7 @@ LONGEST_LOOK_SECONDS = 25.0  # Dagster gives a tick a minute
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedChanges:
     """What a look at some partitions found: digests of what lies there, by partition."""
 
     due: Mapping[str, str] = field(default_factory=dict)
@@ -27,11 +27,13 @@ class Found:
     looked_at: Sequence[str] = ()  # fewer than were asked for, if time ran out
 
 
-def look(dataset: Dataset, run: CompactRun, partitions: Sequence[str], settled: Mapping[str, str]) -> Found:
+def detect_changes(
+    dataset: CompactedDataset, run: CompactRun, partitions: Sequence[str], settled: Mapping[str, str]
+) -> DetectedChanges:
     """`settled` is what an earlier look has found: it need not be looked at closely again."""
     if partitions:
         run.require_no_list(dataset.prefixes(partitions))
-    apart = SetAside(run.target).known() if partitions else {}
+    apart = SkippedFiles(run.target).known() if partitions else {}
     hopeless = NothingGained(run.target).known() if partitions else frozenset()
     began = time.monotonic()
     due: dict[str, str] = {}
@@ -59,11 +61,11 @@ def look(dataset: Dataset, run: CompactRun, partitions: Sequence[str], settled: 
             for partition, digest, is_due in filter(None, pool.map(one, some)):
                 (due if is_due else nothing_to_do)[partition] = digest
             looked_at += some
-    return Found(due, nothing_to_do, looked_at)
+    return DetectedChanges(due, nothing_to_do, looked_at)
 
 
 def _all_that_matters(
-    run: CompactRun, prefix: str, files: Sequence[Listed], apart: Mapping[str, set[Version]]
+    run: CompactRun, prefix: str, files: Sequence[FileVersion], apart: Mapping[str, set[Version]]
 ) -> Iterator[Version]:
     """Whatever may change what is to be done: the files, what was set aside, what is in the target, the policy."""
     yield "policy", repr((run.directory.policy, run.directory.originals))
@@ -74,7 +76,7 @@ def _all_that_matters(
         yield from sorted((file.key, file.etag) for file in listed(run.target, prefix))
 
 
-def could_need_work(files: Sequence[Listed], policy: Policy, *, elsewhere: bool) -> bool:
+def could_need_work(files: Sequence[FileVersion], policy: PackingPolicy, *, elsewhere: bool) -> bool:
     """Several new small files in some directory; or compacted ones and something else that may be a leftover."""
     new: dict[str, int] = {}
     own: dict[str, int] = {}

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.plan.bin_packing import Bin
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.bin_packing import FileGroup
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.plan.schema_groups import Unify, differences, grouped
 from compaction_platform.compact.rewrite.read_inputs import UNREADABLE
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 
 READS_AT_ONCE = 32
 MOST_FILES = 5000  # whose footers are read for one plan
@@ -43,16 +43,16 @@ class ColumnSurvey:
         return {output: some for output, some in self.groups.items() if len(some) > 1 or some[0].lacking}
 
 
-def survey_columns(store: Objects, bins: Sequence[Bin], unify: Unify) -> ColumnSurvey:
+def survey_columns(store: ObjectStore, bins: Sequence[FileGroup], unify: Unify) -> ColumnSurvey:
     """Read the columns of the files of these bins, of the first MOST_FILES of them."""
-    chosen: list[Bin] = []
+    chosen: list[FileGroup] = []
     count = 0
     for each in bins:
         if count + len(each.inputs) <= MOST_FILES:
             chosen.append(each)
             count += len(each.inputs)
 
-    def names(file: Listed) -> list[str] | None:
+    def names(file: FileVersion) -> list[str] | None:
         try:
             footer = pyarrow.BufferReader(fetch_footer(store, file.key, file.size, file.etag))
             return list(pyarrow.parquet.read_schema(footer).names)

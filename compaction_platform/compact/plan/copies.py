@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from compaction_platform.compact.plan.lineage import content_digest
-from compaction_platform.compact.plan.listing import Ancestor, Listed
-from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.compact.plan.listing import Ancestor, FileVersion
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
 
 READS_AT_ONCE = 8
 
 
 def copies_of_inputs(
-    store: Objects, files: Sequence[Listed], ancestors: Mapping[str, tuple[Ancestor, ...]]
+    store: ObjectStore, files: Sequence[FileVersion], ancestors: Mapping[str, tuple[Ancestor, ...]]
 ) -> dict[str, str]:
     """Files with the name and the bytes of an input, but of another version, by key: the compacted file that has their
     rows. Only files with the name and the size of an input are read."""
@@ -24,7 +24,7 @@ def copies_of_inputs(
         directory = output.rpartition("/")[0]
         for one in some:
             known.setdefault((directory, one.name), []).append((one, output))
-    suspects: list[tuple[Listed, list[tuple[Ancestor, str]]]] = []
+    suspects: list[tuple[FileVersion, list[tuple[Ancestor, str]]]] = []
     for file in files:
         same_name = known.get((file.directory, file.name), [])
         if any(one.version == file.version for one, _ in same_name):
@@ -32,7 +32,7 @@ def copies_of_inputs(
         if same_size := [(one, output) for one, output in same_name if one.size == file.size]:
             suspects.append((file, same_size))
 
-    def holder(suspect: tuple[Listed, list[tuple[Ancestor, str]]]) -> str | None:
+    def holder(suspect: tuple[FileVersion, list[tuple[Ancestor, str]]]) -> str | None:
         file, candidates = suspect
         try:
             content = content_digest(store.read(file.key, file.etag))

@@ -12,13 +12,13 @@ import xxhash
 from typing_extensions import Buffer
 
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
-from compaction_platform.compact.plan.listing import Ancestor, Listed, Version
+from compaction_platform.compact.plan.listing import Ancestor, FileVersion, Version
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.object_store import (
     ObjectChanged,
     ObjectMissing,
-    Objects,
+    ObjectStore,
     StoredObject,
     StoreRefused,
 )
@@ -32,7 +32,7 @@ class OutputUnreadable(CompactionError):
 
 
 @dataclass(frozen=True)
-class Told:
+class RecordedInputs:
     """What compacted files say about themselves."""
 
     ancestors: Mapping[str, tuple[Ancestor, ...]]  # by key: what went into each
@@ -44,13 +44,13 @@ class Told:
         return {key: tuple(one.version for one in some) for key, some in self.ancestors.items()}
 
 
-def ancestors_of(store: Objects, file: Listed) -> tuple[Ancestor, ...] | None:
+def ancestors_of(store: ObjectStore, file: FileVersion) -> tuple[Ancestor, ...] | None:
     """What went into a compacted file; None if it is gone meanwhile."""
     footer = footer_of(store, file)
     return None if footer is None else ancestors_told(footer)
 
 
-def footer_of(store: Objects, file: Listed) -> pyarrow.parquet.FileMetaData | None:
+def footer_of(store: ObjectStore, file: FileVersion) -> pyarrow.parquet.FileMetaData | None:
     """The footer of a compacted file; None if it is gone meanwhile."""
     try:
         footer = fetch_footer(store, file.key, file.size, file.etag)
@@ -93,10 +93,10 @@ def content_digest(data: Buffer) -> str:
     return xxhash.xxh3_64_hexdigest(memoryview(data).cast("B"))
 
 
-def told_inputs(store: Objects, files: Iterable[Listed]) -> Told:
+def read_recorded_inputs(store: ObjectStore, files: Iterable[FileVersion]) -> RecordedInputs:
     """What the compacted files among these say."""
 
-    def ask(file: Listed) -> tuple[Ancestor, ...] | str | None:
+    def ask(file: FileVersion) -> tuple[Ancestor, ...] | str | None:
         try:
             return ancestors_of(store, file)
         except OutputUnreadable as untold:
@@ -105,28 +105,28 @@ def told_inputs(store: Objects, files: Iterable[Listed]) -> Told:
     own = [file for file in files if OWN_NAME.fullmatch(file.name)]
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
         found = {file.key: answer for file, answer in zip(own, pool.map(ask, own), strict=True)}
-    return Told(
+    return RecordedInputs(
         {key: answer for key, answer in found.items() if isinstance(answer, tuple)},
         {key: answer for key, answer in found.items() if isinstance(answer, str)},
     )
 
 
-def listed(store: Objects, prefix: str = "") -> Iterator[Listed]:
+def listed(store: ObjectStore, prefix: str = "") -> Iterator[FileVersion]:
     return (_listed(stored) for stored in store.list(prefix))
 
 
-def in_directory(store: Objects, directory: str) -> list[Listed]:
+def in_directory(store: ObjectStore, directory: str) -> list[FileVersion]:
     """The files right inside a directory, in the order of their names."""
     return sorted(_listed(stored) for stored in store.list_directory(directory))
 
 
-def _listed(stored: StoredObject) -> Listed:
+def _listed(stored: StoredObject) -> FileVersion:
     if not stored.etag:
         raise StoreRefused(
             f"the store tells no etag of {stored.key}: a file that is replaced could not be told from the one that was "
             "read. Nothing was done."
         )
-    return Listed(stored.key, stored.size, stored.etag, stored.last_modified)
+    return FileVersion(stored.key, stored.size, stored.etag, stored.last_modified)
 
 
 def described(inputs: Iterable[Mapping[str, object]]) -> bytes:

@@ -7,7 +7,7 @@ Version = tuple[str, str]  # a file's name inside its directory, and what tells 
 
 
 @dataclass(frozen=True, order=True)
-class Listed:
+class FileVersion:
     key: str
     size: int
     etag: str

@@ -11,19 +11,19 @@ from dataclasses import dataclass
 from itertools import islice
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import Objects, StoreRefused, local_directory
+from compaction_platform.lake.storage.object_store import ObjectStore, StoreRefused, local_directory
 from compaction_platform.settings import Settings
 
 AT_ONCE = 16
 LOOKED_AT = 1000  # names in a directory of metadata: one page of a listing
 
 
-class KeptByAList(CompactionError):
+class FilesListedElsewhere(CompactionError):
     """Files of this directory are listed by name somewhere. Nothing was done."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class FileListKind:
     """A kind of list: how it is recognised, and what is right for its files."""
 
     name: str
@@ -34,44 +34,44 @@ class Kind:
 
 VERSION_OF_GLUE = "a version of a Glue partition"
 KINDS = (
-    Kind(
+    FileListKind(
         "a Delta Lake table",
         re.compile(r"(?:^|(?<=/))_delta_log/"),
         "_delta_log/",
         "compact it with Delta's own OPTIMIZE",
     ),
-    Kind(
+    FileListKind(
         "an Apache Hudi table",
         re.compile(r"(?:^|(?<=/))\.hoodie/"),
         ".hoodie/",
         "compact it with Hudi's own clustering",
     ),
-    Kind(
+    FileListKind(
         "the output of a Spark streaming query",
         re.compile(r"(?:^|(?<=/))_spark_metadata/"),
         "_spark_metadata/",
         "Spark reads only the files that _spark_metadata names: write with foreachBatch instead, or `merge` the files "
         "into a table (MergedTable)",
     ),
-    Kind(
+    FileListKind(
         "an Apache Iceberg table",
         re.compile(r"(?:^|(?<=/))metadata/(?:[^/]*\.metadata\.json|version-hint\.text)$"),
         "metadata/",
         "compact it with `compaction maintain` (MaintainedTable)",
     ),
-    Kind(
+    FileListKind(
         "an Apache Paimon table",
         re.compile(r"(?:^|(?<=/))snapshot/(?:LATEST|EARLIEST|snapshot-\d+)$"),
         "snapshot/",
         "compact it with Paimon's own compaction",
     ),
-    Kind(
+    FileListKind(
         "a cold range of `archive`",
         re.compile(r"(?:^|(?<=/))_manifest\.json$"),
         "_manifest.json",
         "its files are large and proved already; `compaction archive` looks after them (ColdRanges)",
     ),
-    Kind(
+    FileListKind(
         VERSION_OF_GLUE,
         re.compile(r"(?:^|(?<=/))_compaction\.json$"),
         "_compaction.json",
@@ -80,9 +80,9 @@ KINDS = (
 )
 
 
-def lists_in(keys: Iterable[str]) -> dict[str, Kind]:
+def lists_in(keys: Iterable[str]) -> dict[str, FileListKind]:
     """The roots of listed files below which some of these keys are, with the kind of the list."""
-    found: dict[str, Kind] = {}
+    found: dict[str, FileListKind] = {}
     for key in keys:
         if "_" not in key and ".hoodie" not in key and "metadata/" not in key and "snapshot/" not in key:
             continue
@@ -92,11 +92,11 @@ def lists_in(keys: Iterable[str]) -> dict[str, Kind]:
     return found
 
 
-def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[str, Kind] | None:
+def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[str, FileListKind] | None:
     """The root of listed files that is an address, a directory between it and one of the prefixes, or a directory
     above it; with the kind of the list."""
     top, path = _top_of(uri)
-    store = Objects.at(top, settings)
+    store = ObjectStore.at(top, settings)
     steps = [each.split("/") for each in prefixes]
     inside = {"/".join(parts[:depth]) for parts in steps for depth in range(len(parts))}
     here = {"/".join(part for part in (path, each) if part) for each in inside | {""}}
@@ -104,7 +104,7 @@ def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[s
     above = {"/".join(parts[:depth]) for depth in range(len(parts))}
     asked = [(directory, kind) for directory in sorted(above | here) for kind in KINDS]
 
-    def is_there(each: tuple[str, Kind]) -> bool:
+    def is_there(each: tuple[str, FileListKind]) -> bool:
         directory, kind = each
         try:
             return _is_listed(store, directory, kind)
@@ -121,12 +121,12 @@ def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[s
     return None
 
 
-def kind_at(store: Objects, directory: str) -> Kind | None:
+def kind_at(store: ObjectStore, directory: str) -> FileListKind | None:
     """The kind of list that is right in a directory, if there is one."""
     return next((kind for kind in KINDS if _is_listed(store, directory, kind)), None)
 
 
-def _is_listed(store: Objects, directory: str, kind: Kind) -> bool:
+def _is_listed(store: ObjectStore, directory: str, kind: FileListKind) -> bool:
     key = "/".join(part for part in (directory, kind.place) if part)
     if not key.endswith("/"):
         return store.stat(key) is not None
@@ -142,14 +142,14 @@ def _top_of(uri: str) -> tuple[str, str]:
     return "/", str(local_directory(uri)).strip("/")
 
 
-def refusal(place: str, kind: Kind) -> KeptByAList:
-    return KeptByAList(
+def refusal(place: str, kind: FileListKind) -> FilesListedElsewhere:
+    return FilesListedElsewhere(
         f"{place} is {kind.name}: it lists its files by name, and would lose those that are joined. Nothing was done; "
         f"{kind.advice}. If the list is out of use, remove it first."
     )
 
 
-def refuse_listed(uri: str, roots: Mapping[str, Kind]) -> None:
+def refuse_listed(uri: str, roots: Mapping[str, FileListKind]) -> None:
     """Raise KeptByAList for the first of these roots below an address."""
     for root in sorted(roots):
         raise refusal("/".join(part for part in (uri, root) if part), roots[root])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from compaction_platform.compact.plan.listing import Listed, Version
+from compaction_platform.compact.plan.listing import FileVersion, Version
 
 SETTLED_AFTER = timedelta(minutes=1)  # from then on others finish what the run that made it has left to do
 ABANDONED_AFTER = timedelta(hours=1)  # from then on others withdraw one of two that share inputs
@@ -20,8 +20,8 @@ Decision = Literal["kept", "withdrawn"]
 
 @dataclass(frozen=True)
 class Reconciled:
-    superseded: Mapping[str, Listed] = field(default_factory=dict)  # by key: the compacted file that has its rows
-    surplus: tuple[Listed, ...] = ()
+    superseded: Mapping[str, FileVersion] = field(default_factory=dict)  # by key: the compacted file that has its rows
+    surplus: tuple[FileVersion, ...] = ()
     conflicts: tuple[str, ...] = ()
     contested: frozenset[str] = frozenset()  # the conflicts, and their inputs that are still there
     unsettled: frozenset[str] = frozenset()  # inputs of a file that another run has just made
@@ -29,9 +29,9 @@ class Reconciled:
 
 
 def reconcile(
-    there: Sequence[Listed],
+    there: Sequence[FileVersion],
     outputs: Mapping[str, tuple[Version, ...]],
-    made: Sequence[Listed] | None = None,
+    made: Sequence[FileVersion] | None = None,
     now: datetime | None = None,
     decided: Mapping[str, Decision] | None = None,
 ) -> Reconciled:
@@ -49,7 +49,7 @@ def reconcile(
     kept = {key: _of_its_own(outputs[key], known, outputs) for key in known}
     count = Counter(version for inputs in kept.values() for version in set(inputs))
     sharing = [key for key, inputs in kept.items() if any(count[version] > 1 for version in inputs)]
-    surplus: list[Listed] = list(withdrawn)
+    surplus: list[FileVersion] = list(withdrawn)
     if all(_is_older(known[key], ABANDONED_AFTER, now) for key in sharing):
         for key in sorted(sharing, key=lambda key: (-_moment(known[key]), key)):
             mine = set(kept[key])
@@ -70,7 +70,7 @@ def reconcile(
         and any(version not in versions and version[0] in names for version in inputs)
     ]
     conflicts = tuple(dict.fromkeys([*shared, *replaced]))
-    superseded: dict[str, Listed] = {}
+    superseded: dict[str, FileVersion] = {}
     unsettled: set[str] = set()
     for key, inputs in kept.items():
         left = [versions[version].key for version in inputs if version in versions and versions[version].key != key]
@@ -92,7 +92,7 @@ def reconcile(
 
 
 def _of_its_own(
-    inputs: tuple[Version, ...], known: Mapping[str, Listed], outputs: Mapping[str, tuple[Version, ...]]
+    inputs: tuple[Version, ...], known: Mapping[str, FileVersion], outputs: Mapping[str, tuple[Version, ...]]
 ) -> tuple[Version, ...]:
     """What went into a compacted file, without what went into another one that was taken into it as a whole."""
     direct = set(inputs)
@@ -100,7 +100,7 @@ def _of_its_own(
     return tuple(version for version in inputs if version not in nested)
 
 
-def in_doubt(there: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]) -> list[str]:
+def in_doubt(there: Sequence[FileVersion], outputs: Mapping[str, tuple[Version, ...]]) -> list[str]:
     """Compacted files with inputs that are still there, or in common: their age matters, and what was decided."""
     versions = {file.version for file in there}
     count = Counter(version for inputs in outputs.values() for version in set(inputs))
@@ -111,14 +111,14 @@ def in_doubt(there: Sequence[Listed], outputs: Mapping[str, tuple[Version, ...]]
     ]
 
 
-def _moment(file: Listed) -> float:
+def _moment(file: FileVersion) -> float:
     return file.changed_at.timestamp() if file.changed_at else 0.0
 
 
-def is_settled(file: Listed, now: datetime | None) -> bool:
+def is_settled(file: FileVersion, now: datetime | None) -> bool:
     """Whether the run that made it cannot take it back any more."""
     return _is_older(file, SETTLED_AFTER, now)
 
 
-def _is_older(file: Listed, age: timedelta, now: datetime | None) -> bool:
+def _is_older(file: FileVersion, age: timedelta, now: datetime | None) -> bool:
     return now is None or file.changed_at is None or now - file.changed_at >= age

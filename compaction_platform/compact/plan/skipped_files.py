@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from compaction_platform.compact.plan.listing import Listed, Version
-from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
+from compaction_platform.compact.plan.listing import FileVersion, Version
+from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
 from compaction_platform.persisted_names import SET_ASIDE_DIRECTORY
 
 AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class SetAside:
+class SkippedFiles:
     """The notes of one directory tree."""
 
-    store: Objects
+    store: ObjectStore
 
-    def remember(self, files: Mapping[Listed, str]) -> None:
+    def remember(self, files: Mapping[FileVersion, str]) -> None:
         for file, reason in files.items():
             note = {"key": file.key, "version": file.stamp, "size": file.size, "reason": reason}
             self.store.write(f"{SET_ASIDE_DIRECTORY}/{_name(file.key, file.stamp)}.json", json.dumps(note).encode())

@@ -17,18 +17,18 @@ from compaction_platform.compact.rewrite import reencode
 from compaction_platform.compact.rewrite.read_inputs import (
     UNREADABLE,
     UNREADABLE_OR_TOO_LARGE,
-    Input,
-    Unusable,
+    InputUnusable,
+    SourceFile,
     refuse_exhaustion,
 )
-from compaction_platform.compact.rewrite.result import Verify, Written
+from compaction_platform.compact.rewrite.result import Verify, WrittenOutput
 from compaction_platform.compact.rewrite.second_reader import refused_inputs, require_output
 from compaction_platform.compact.rewrite.unify_schema import Unified, fitted
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.second_reader import Extent
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.storage.staged_upload import Spool
-from compaction_platform.lake.verification.timer import Stopwatch
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.lake.verification.timer import Timer
 
 ParquetSchema = tuple[tuple[Any, ...], ...]
 SPARK = b"org.apache.spark."
@@ -39,36 +39,36 @@ CHANGED = "encoded anew, its columns would be of other Parquet types"
 
 
 @dataclass(frozen=True)
-class Joined:
+class CompatibleInputs:
     """What was written, of which inputs; `set_aside` by key: why others are not part of it."""
 
-    inputs: tuple[Input, ...]
+    inputs: tuple[SourceFile, ...]
     set_aside: Mapping[str, str]
     passed_over: Mapping[str, str] = field(default_factory=dict)  # for this run only, and why
-    written: Written | None = None  # None: too few could be part of it
-    file: Spool | None = None
+    written: WrittenOutput | None = None  # None: too few could be part of it
+    file: StagedUpload | None = None
 
 
 @dataclass(frozen=True)
-class How:
+class JoinOptions:
     """How files are joined. `exactly`: only files of the very same Parquet schema, into one of that schema."""
 
-    encoding: Encoding
+    encoding: WriterOptions
     verify: Verify = "full"
     exactly: bool = False
     second_reader: Extent = "sample"
     unify: Unify = "additions"
 
-    def encoding_for(self, first: Input) -> Encoding:
+    def encoding_for(self, first: SourceFile) -> WriterOptions:
         return (
             replace(self.encoding, decimals_as_integers=has_integer_decimals(first)) if self.exactly else self.encoding
         )
 
 
-def groups_of(inputs: Sequence[Input], how: How) -> list[list[Input]]:
+def groups_of(inputs: Sequence[SourceFile], how: JoinOptions) -> list[list[SourceFile]]:
     """Inputs whose columns go together. What cannot be read at all is looked at with the largest group."""
     columns: dict[str, list[str]] = {}
-    unread: list[Input] = []
+    unread: list[SourceFile] = []
     for each in inputs:
         try:
             columns[each.file.key] = each.schema.names
@@ -82,13 +82,18 @@ def groups_of(inputs: Sequence[Input], how: How) -> list[list[Input]]:
 
 
 @contextmanager
-def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Iterator[Joined]:
+def compatible_inputs(
+    inputs: Sequence[SourceFile], how: JoinOptions, fewest: int, called: str
+) -> Iterator[CompatibleInputs]:
     """One file of as many of these inputs as go together, for as long as the context lasts."""
     usable, unified, set_aside = _going_together(inputs, how.exactly)
     passed_over: dict[str, str] = {}
     while len(usable) >= fewest:
-        with tempfile.TemporaryDirectory(prefix="compaction-join-") as place, Spool(Path(place) / "output") as spool:
-            second = Stopwatch()
+        with (
+            tempfile.TemporaryDirectory(prefix="compaction-join-") as place,
+            StagedUpload(Path(place) / "output") as spool,
+        ):
+            second = Timer()
             with second:
                 refused = refused_inputs(usable, how.second_reader, called, Path(place))
             if refused:
@@ -101,7 +106,7 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
             try:
                 written = reencode.write(usable, unified, how.encoding_for(usable[0]), spool, how.verify)
                 with second:
-                    require_output(spool.path, Input(usable[0].file, spool.mapped()), how.second_reader, called)
+                    require_output(spool.path, SourceFile(usable[0].file, spool.mapped()), how.second_reader, called)
                 written = replace(written, proof_seconds=written.proof_seconds + second.seconds)
             except UNREADABLE_OR_TOO_LARGE as failed:
                 bad, too_large = _unreadable(usable, unified.schema)
@@ -119,15 +124,15 @@ def joined(inputs: Sequence[Input], how: How, fewest: int, called: str) -> Itera
                 set_aside = {**set_aside, **{each.file.key: CHANGED for each in usable}}
                 usable = []
                 break
-            yield Joined(tuple(usable), set_aside, passed_over, written, spool)
+            yield CompatibleInputs(tuple(usable), set_aside, passed_over, written, spool)
             return
-    yield Joined(tuple(usable), set_aside, passed_over)
+    yield CompatibleInputs(tuple(usable), set_aside, passed_over)
 
 
-def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input], Unified, dict[str, str]]:
+def _going_together(inputs: Sequence[SourceFile], exactly: bool) -> tuple[list[SourceFile], Unified, dict[str, str]]:
     """The inputs that can become one file, their common schema, and why the others cannot. Where they disagree, the
     schema that most of them have decides."""
-    sound: list[Input] = []
+    sound: list[SourceFile] = []
     apart: dict[str, str] = {}
     kinds: dict[str, Any] = {}
     for each in inputs:
@@ -139,16 +144,16 @@ def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input]
             refuse_exhaustion(reason)
             apart[each.file.key] = in_one_line(reason)
     often: Counter[Any] = Counter(kinds.values())
-    usable: list[Input] = []
+    usable: list[SourceFile] = []
     unified = Unified()
     for each in sorted(sound, key=lambda each: -often[kinds[each.file.key]]):
         try:
             if exactly and usable and kinds[usable[0].file.key] != kinds[each.file.key]:
-                raise Unusable("its columns are not exactly those of the others")
+                raise InputUnusable("its columns are not exactly those of the others")
             if usable and usable[0].has_int96 != each.has_int96:
-                raise Unusable("its timestamps are stored in another way than those of the others (INT96)")
+                raise InputUnusable("its timestamps are stored in another way than those of the others (INT96)")
             if usable and _legacy(usable[0]) != _legacy(each):
-                raise Unusable("Spark has noted another calendar for its old dates than for those of the others")
+                raise InputUnusable("Spark has noted another calendar for its old dates than for those of the others")
             unified = unified.with_file(each.schema, each.metadata.metadata or {})
             usable.append(each)
         except UNFIT as reason:
@@ -157,16 +162,16 @@ def _going_together(inputs: Sequence[Input], exactly: bool) -> tuple[list[Input]
     return sorted(usable, key=lambda each: each.file), unified, apart
 
 
-def _legacy(each: Input) -> set[bytes]:
+def _legacy(each: SourceFile) -> set[bytes]:
     """By these notes Spark tells dates that it wrote by the calendar of old."""
     return {key for key in each.metadata.metadata or {} if key.startswith(SPARK + b"legacy")}
 
 
-def _roughly(each: Input) -> tuple[str, bool]:
+def _roughly(each: SourceFile) -> tuple[str, bool]:
     return each.schema.remove_metadata().to_string(), each.has_int96
 
 
-def kind_of(each: Input) -> tuple[str, ParquetSchema, frozenset[tuple[bytes, bytes]]]:
+def kind_of(each: SourceFile) -> tuple[str, ParquetSchema, frozenset[tuple[bytes, bytes]]]:
     """Files of one kind have the very same columns: to Arrow, and to any other reader. Spark reads old dates and times
     by what it has noted in the footer."""
     notes = {(key, value) for key, value in (each.metadata.metadata or {}).items() if key.startswith(SPARK)}
@@ -198,19 +203,19 @@ def _annotation(column: Any) -> tuple[str, str]:
     return FROM_CONVERTED.sub("", str(column.logical_type)), column.converted_type
 
 
-def has_integer_decimals(each: Input) -> bool:
+def has_integer_decimals(each: SourceFile) -> bool:
     schema = each.metadata.schema
     columns = [schema.column(number) for number in range(len(schema))]
     return any(column.converted_type == "DECIMAL" and column.physical_type.startswith("INT") for column in columns)
 
 
-def _is_changed(before: Input, written: pyarrow.Buffer) -> bool:
+def _is_changed(before: SourceFile, written: pyarrow.Buffer) -> bool:
     return parquet_schema(before.metadata) != parquet_schema(
         pyarrow.parquet.read_metadata(pyarrow.BufferReader(written))
     )
 
 
-def _unreadable(inputs: Sequence[Input], schema: pyarrow.Schema) -> tuple[dict[str, str], dict[str, str]]:
+def _unreadable(inputs: Sequence[SourceFile], schema: pyarrow.Schema) -> tuple[dict[str, str], dict[str, str]]:
     """Decode every file by itself: which of them cannot be decoded, or do not fit the others, and which want more
     memory than there is. (A damaged one may claim any amount; a sound one is read when there is more.)"""
     bad: dict[str, str] = {}

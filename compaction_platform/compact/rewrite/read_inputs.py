@@ -11,14 +11,14 @@ import pyarrow
 import pyarrow.parquet
 from typing_extensions import Buffer
 
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.footer import Footer, FooterReader
 from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
 from compaction_platform.lake.parquet.schema_elements import columns_of
 from compaction_platform.lake.parquet.thrift_compact import ThriftInvalid
-from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
-from compaction_platform.lake.storage.prefetch import fetched
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.prefetch import fetch_all
 from compaction_platform.lake.verification.value_validity import invalid_values
 
 ROWS_PER_BATCH = 1 << 16
@@ -30,13 +30,13 @@ ENCRYPTED = b"PARE"
 _FOOTERS = FooterReader()
 
 
-class Unusable(CompactionError):
+class InputUnusable(CompactionError):
     """A file that has to stay as it is."""
 
 
 # Whatever pyarrow may say about a file that is not what it seems.
 UNREADABLE: tuple[type[Exception], ...] = (
-    Unusable,
+    InputUnusable,
     ThriftInvalid,
     pyarrow.ArrowException,
     OSError,
@@ -58,16 +58,16 @@ def refuse_exhaustion(error: Exception) -> None:
 
 
 @dataclass(frozen=True)
-class Input:
+class SourceFile:
     """One file, all of its bytes."""
 
-    file: Listed
+    file: FileVersion
     data: pyarrow.Buffer = field(repr=False)
 
     @cached_property
     def metadata(self) -> pyarrow.parquet.FileMetaData:
         if self.data.slice(max(0, self.data.size - 4)).to_pybytes() == ENCRYPTED:
-            raise Unusable("it is encrypted")
+            raise InputUnusable("it is encrypted")
         return self.opened.metadata
 
     @cached_property
@@ -89,11 +89,11 @@ class Input:
         for batch in self.opened.iter_batches(self._rows_per_batch, use_threads=False):
             rows += batch.num_rows
             if (problem := invalid_values(batch)) is not None:
-                raise Unusable(f"its {problem}")
+                raise InputUnusable(f"its {problem}")
             yield batch
         claimed = sum(self.metadata.row_group(number).num_rows for number in range(self.metadata.num_row_groups))
         if rows != claimed:
-            raise Unusable(f"its row groups claim {claimed} rows, {rows} are there")
+            raise InputUnusable(f"its row groups claim {claimed} rows, {rows} are there")
 
     @property
     def _rows_per_batch(self) -> int:
@@ -106,7 +106,7 @@ class Input:
         if self.has_int96:
             self._judge_int96()
         if len(set(self.schema.names)) != len(self.schema.names):
-            raise Unusable("two of its columns have the same name")
+            raise InputUnusable("two of its columns have the same name")
         self._judge_footer()
 
     def _judge_footer(self) -> None:
@@ -118,18 +118,18 @@ class Input:
         for group in self.footer.row_groups:
             for chunk in group.chunks:
                 if chunk.path not in repeats:
-                    raise Unusable("its footer contradicts itself about the names of columns")
+                    raise InputUnusable("its footer contradicts itself about the names of columns")
                 if chunk.values != group.rows and not repeats[chunk.path]:
-                    raise Unusable(
+                    raise InputUnusable(
                         f"a row group claims {group.rows} rows, its column {'.'.join(chunk.path)} has {chunk.values}"
                     )
 
     def _judge_int96(self) -> None:
         others = [column for column in _leaves(self.schema) if pyarrow.types.is_timestamp(column)]
         if len(others) != len(int96_columns(self.metadata)):
-            raise Unusable("it has timestamps of two kinds, INT96 and others")
+            raise InputUnusable("it has timestamps of two kinds, INT96 and others")
         if reason := why_not_exact(self.data):
-            raise Unusable(reason)
+            raise InputUnusable(reason)
 
     @cached_property
     def opened(self) -> pyarrow.parquet.ParquetFile:
@@ -158,23 +158,23 @@ def _leaves(schema: pyarrow.Schema) -> Iterator[pyarrow.DataType]:
 
 
 @dataclass(frozen=True)
-class Fetched:
-    inputs: tuple[Input, ...]
+class FetchedInputs:
+    inputs: tuple[SourceFile, ...]
     changed: Mapping[str, str]  # by key: what is not there any more in the version that was listed
 
 
-def fetch(store: Objects, files: Sequence[Listed]) -> Fetched:
+def fetch(store: ObjectStore, files: Sequence[FileVersion]) -> FetchedInputs:
     """The bytes of these very versions, in their order."""
     changed: dict[str, str] = {}
 
-    def read(file: Listed) -> Buffer | None:
+    def read(file: FileVersion) -> Buffer | None:
         try:
             return store.read(file.key, file.etag)
         except (ObjectChanged, ObjectMissing) as gone:
             changed[file.key] = str(gone)
             return None
 
-    found = fetched(read, files, lambda file: file.size)
-    return Fetched(
-        tuple(Input(file, data) for file, data in zip(files, found, strict=True) if data is not None), changed
+    found = fetch_all(read, files, lambda file: file.size)
+    return FetchedInputs(
+        tuple(SourceFile(file, data) for file, data in zip(files, found, strict=True) if data is not None), changed
     )

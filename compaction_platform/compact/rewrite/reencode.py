@@ -12,61 +12,65 @@ import pyarrow.parquet
 
 from compaction_platform.compact.plan.lineage import ancestors, content_digest, described
 from compaction_platform.compact.rewrite import stitch
-from compaction_platform.compact.rewrite.read_inputs import Input
-from compaction_platform.compact.rewrite.result import Verify, Written, digest_of, read_back, require
+from compaction_platform.compact.rewrite.read_inputs import SourceFile
+from compaction_platform.compact.rewrite.result import Verify, WrittenOutput, digest_of, read_back, require
 from compaction_platform.compact.rewrite.unify_schema import Unified, carried_over, fitted
 from compaction_platform.lake.parquet.external_sort import is_sorted, sorted_row_groups
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.parquet.writer import Encoding, Output, row_groups
-from compaction_platform.lake.storage.staged_upload import Spool
-from compaction_platform.lake.verification.fingerprint import AnyOrder, InOrder
-from compaction_platform.lake.verification.timer import Stopwatch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions, row_groups
+from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.lake.verification.fingerprint import OrderedFingerprint, UnorderedFingerprint
+from compaction_platform.lake.verification.timer import Timer
 from compaction_platform.persisted_names import FOOTER_INPUTS, FOOTER_ROWS
 
 
 def write(
-    inputs: Sequence[Input], unified: Unified, encoding: Encoding, sink: Spool, verify: Verify = "full"
-) -> Written:
+    inputs: Sequence[SourceFile], unified: Unified, encoding: WriterOptions, sink: StagedUpload, verify: Verify = "full"
+) -> WrittenOutput:
     """Write one file by the engine that suits these inputs, and prove it."""
     metadata = {**unified.metadata, FOOTER_INPUTS: described(_description(each, unified) for each in inputs)}
     if encoding.sort_by:
         return _sort(inputs, unified.schema, encoding, metadata, sink)
     try:
         return stitch.write(inputs, encoding, metadata, sink, verify)
-    except CannotStitch as cannot:
+    except StitchUnsupported as cannot:
         sink.seek(0)
         sink.truncate()
         return _reencode(inputs, unified.schema, encoding, metadata, sink, f"not stitched: {cannot}")
 
 
 def _reencode(
-    inputs: Sequence[Input],
+    inputs: Sequence[SourceFile],
     schema: pyarrow.Schema,
-    encoding: Encoding,
+    encoding: WriterOptions,
     metadata: dict[bytes, bytes],
-    sink: Spool,
+    sink: StagedUpload,
     reason: str,
-) -> Written:
-    digest = InOrder(schema)
+) -> WrittenOutput:
+    digest = OrderedFingerprint(schema)
 
     def digested() -> Iterator[pyarrow.Table]:
         for rows in row_groups(_fitting(inputs, schema), schema, encoding.row_group_bytes):
             digest.update(rows)
             yield rows
 
-    with Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
+    with ParquetOutput(schema, encoding, sink, int96=inputs[0].has_int96) as output:
         output.write(digested())
         expected = digest.finish()
         output.describe({**metadata, FOOTER_ROWS: digest_of(expected)})
-    with Stopwatch() as proof:
-        require(read_back(Input(inputs[0].file, sink.mapped()), schema) == expected, "rows, in their order,")
-    return Written(expected.rows, "re-encode", reason, proof_seconds=proof.seconds)
+    with Timer() as proof:
+        require(read_back(SourceFile(inputs[0].file, sink.mapped()), schema) == expected, "rows, in their order,")
+    return WrittenOutput(expected.rows, "re-encode", reason, proof_seconds=proof.seconds)
 
 
 def _sort(
-    inputs: Sequence[Input], schema: pyarrow.Schema, encoding: Encoding, metadata: dict[bytes, bytes], sink: Spool
-) -> Written:
-    expected, written = AnyOrder(schema), InOrder(schema)
+    inputs: Sequence[SourceFile],
+    schema: pyarrow.Schema,
+    encoding: WriterOptions,
+    metadata: dict[bytes, bytes],
+    sink: StagedUpload,
+) -> WrittenOutput:
+    expected, written = UnorderedFingerprint(schema), OrderedFingerprint(schema)
 
     def digested() -> Iterator[pyarrow.Table]:
         for rows in sorted_row_groups(lambda: _fitting(inputs, schema), schema, encoding):
@@ -75,28 +79,28 @@ def _sort(
 
     for batch in _fitting(inputs, schema):
         expected.update(batch)
-    with Output(schema, encoding, sink, int96=inputs[0].has_int96) as output:
+    with ParquetOutput(schema, encoding, sink, int96=inputs[0].has_int96) as output:
         output.write(digested())
         output.describe({**metadata, FOOTER_ROWS: digest_of(written.finish())})
-    found = AnyOrder(schema)
+    found = UnorderedFingerprint(schema)
     keys = []
-    with Stopwatch() as proof:
-        for batch in Input(inputs[0].file, sink.mapped()).decoded():
+    with Timer() as proof:
+        for batch in SourceFile(inputs[0].file, sink.mapped()).decoded():
             found.update(fitted(batch, schema))
             keys.append(batch.select(encoding.sort_by))
         require(found.finish() == expected.finish(), "rows")
         require(is_sorted(keys), "rows, sorted,")
     reason = f"sorted by {', '.join(encoding.sort_by)}"
-    return Written(found.finish().rows, "sort", reason, proof_seconds=proof.seconds)
+    return WrittenOutput(found.finish().rows, "sort", reason, proof_seconds=proof.seconds)
 
 
-def _fitting(inputs: Sequence[Input], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+def _fitting(inputs: Sequence[SourceFile], schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
     for each in inputs:
         for batch in each.decoded():
             yield fitted(batch, schema)
 
 
-def _description(each: Input, unified: Unified) -> dict[str, Any]:
+def _description(each: SourceFile, unified: Unified) -> dict[str, Any]:
     """An input as its output lists it, with the metadata in which it differs from the others."""
     described_as: dict[str, Any] = {
         "name": each.file.name,

@@ -8,11 +8,11 @@ from typing import Literal
 import pyarrow
 import xxhash
 
-from compaction_platform.compact.rewrite.read_inputs import Input
+from compaction_platform.compact.rewrite.read_inputs import SourceFile
 from compaction_platform.compact.rewrite.unify_schema import fitted
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.stitch.stitch_plan import Choice
-from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice
+from compaction_platform.lake.verification.fingerprint import Fingerprint, OrderedFingerprint
 
 Engine = Literal["stitch", "re-encode", "sort", "none"]
 Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by their checksums where they have them
@@ -24,11 +24,11 @@ class OutputDiffers(CompactionError):
 
 
 @dataclass(frozen=True)
-class Written:
+class WrittenOutput:
     rows: int
     engine: Engine
     reason: str
-    columns: tuple[Choice, ...] = ()  # how each was made, where that differs
+    columns: tuple[ColumnChoice, ...] = ()  # how each was made, where that differs
     proof_seconds: float = 0.0  # what it took to read and compare, besides writing
 
 
@@ -37,7 +37,7 @@ def digest_of(rows: Fingerprint) -> bytes:
     return json.dumps({"rows": rows.rows, "in_order": rows.digest}).encode()
 
 
-def bytes_digest(files: Sequence[Input]) -> str:
+def bytes_digest(files: Sequence[SourceFile]) -> str:
     """One digest of the bytes of all columns, in their order."""
     digest = xxhash.xxh3_128()
     for each in files:
@@ -47,8 +47,8 @@ def bytes_digest(files: Sequence[Input]) -> str:
     return digest.hexdigest()
 
 
-def read_back(output: Input, schema: pyarrow.Schema | None = None) -> Fingerprint:
-    digest = InOrder(schema or output.schema)
+def read_back(output: SourceFile, schema: pyarrow.Schema | None = None) -> Fingerprint:
+    digest = OrderedFingerprint(schema or output.schema)
     for batch in output.decoded():
         digest.update(batch if schema is None else fitted(batch, schema))
     return digest.finish()

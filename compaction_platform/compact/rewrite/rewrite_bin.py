@@ -12,17 +12,17 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.compact.commit.decisions import Decisions
-from compaction_platform.compact.commit.delete_inputs import Proof, Removal
-from compaction_platform.compact.plan.bin_packing import NOT_ALIKE, Bin
-from compaction_platform.compact.plan.lineage import in_directory, told_inputs
-from compaction_platform.compact.rewrite.compatible_inputs import How, groups_of, joined
-from compaction_platform.compact.rewrite.read_inputs import Input, fetch
+from compaction_platform.compact.commit.delete_inputs import InputDeletion, ReplacementCheck
+from compaction_platform.compact.plan.bin_packing import NOT_ALIKE, FileGroup
+from compaction_platform.compact.plan.lineage import in_directory, read_recorded_inputs
+from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions, compatible_inputs, groups_of
+from compaction_platform.compact.rewrite.read_inputs import SourceFile, fetch
 from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, Engine, OutputDiffers
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.stitch.stitch_plan import Choice
-from compaction_platform.lake.storage.object_store import ObjectExists, Objects
-from compaction_platform.lake.storage.staged_upload import Spool
-from compaction_platform.lake.verification.fingerprint import InOrder
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice
+from compaction_platform.lake.storage.object_store import ObjectExists, ObjectStore
+from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.lake.verification.fingerprint import OrderedFingerprint
 
 ANOTHER_RUNS = "another run has made the very same file"
 
@@ -32,48 +32,50 @@ class OutputsConflict(CompactionError):
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class CompactedGroup:
     """What became of a bin."""
 
-    made_of: Bin  # without what could not be part of it; as it was planned if nothing was made
+    made_of: FileGroup  # without what could not be part of it; as it was planned if nothing was made
     output: str | None = None
     bytes: int = 0
     rows: int = 0
     engine: Engine = "none"
     reason: str = ""  # for the engine, or why nothing was made
-    columns: tuple[Choice, ...] = ()  # how each was made, where that differs
+    columns: tuple[ColumnChoice, ...] = ()  # how each was made, where that differs
     set_aside: Mapping[str, str] = field(default_factory=dict)  # keys of files that stay, with the reason
     changed: Mapping[str, str] = field(default_factory=dict)
     not_removed: Mapping[str, str] = field(default_factory=dict)
     is_somebody_elses: bool = False
-    beside: tuple["Rewritten", ...] = ()  # of other files of the same bin, whose columns do not go together with these
+    beside: tuple[
+        "CompactedGroup", ...
+    ] = ()  # of other files of the same bin, whose columns do not go together with these
     seconds: float = 0.0
     proof_seconds: float = 0.0  # of those
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class CompactGroup:
     """All that a task needs. It travels to where the work is done."""
 
-    source: Objects
-    target: Objects
-    how: How
-    removal: Removal
+    source: ObjectStore
+    target: ObjectStore
+    how: JoinOptions
+    removal: InputDeletion
     settled: frozenset[str] = frozenset()  # compacted files that have nothing in common with this run's bins
 
-    def __call__(self, planned: Bin) -> Rewritten:
+    def __call__(self, planned: FileGroup) -> CompactedGroup:
         fetched = fetch(self.source, planned.inputs)
         groups = groups_of(fetched.inputs, self.how)
         first, *others = [self._made_of(planned, some, alone=len(groups) == 1) for some in groups or [[]]]
         return replace(first, changed={**fetched.changed, **first.changed}, beside=tuple(others))
 
-    def _made_of(self, planned: Bin, inputs: Sequence[Input], *, alone: bool) -> Rewritten:
+    def _made_of(self, planned: FileGroup, inputs: Sequence[SourceFile], *, alone: bool) -> CompactedGroup:
         """One file of those inputs of a bin that go together. `alone`: these are all of the bin."""
         began = time.monotonic()
         fewest = 2 if self.source.uri == self.target.uri else 1
-        with joined(inputs, self.how, fewest, planned.output) as found:
+        with compatible_inputs(inputs, self.how, fewest, planned.output) as found:
             made_of = planned.without({file.key for file in planned.inputs} - {each.file.key for each in found.inputs})
-            result = Rewritten(made_of, set_aside=found.set_aside, changed=found.passed_over)
+            result = CompactedGroup(made_of, set_aside=found.set_aside, changed=found.passed_over)
             if found.written is None or found.file is None:
                 too_few = "too few files are left that could become one" if alone else NOT_ALIKE
                 return replace(result, made_of=planned, reason=too_few)
@@ -105,13 +107,13 @@ class Rewrite:
 
     # ------------------------------------------------------------ commit
 
-    def _with_free_name(self, made_of: Bin) -> Bin:
+    def _with_free_name(self, made_of: FileGroup) -> FileGroup:
         """The bin under a name that no withdrawn output had: whoever withdrew that one may delete it at any time."""
         while self.decisions.of(made_of.output) == "withdrawn":
             made_of = replace(made_of, generation=made_of.generation + 1)
         return made_of
 
-    def _commit(self, made_of: Bin, output: Spool) -> bool:
+    def _commit(self, made_of: FileGroup, output: StagedUpload) -> bool:
         """One atomic step. If the very file is there already, another run has made it: it is not ours to finish."""
         try:
             output.flush()
@@ -125,7 +127,7 @@ class Rewrite:
             return False
         return True
 
-    def _finish(self, planned: Bin, made_of: Bin) -> "_Finished":
+    def _finish(self, planned: FileGroup, made_of: FileGroup) -> "_Finished":
         """Keep the output and remove the originals, if all of them are still there and in no other compacted file.
         Otherwise another run, or a writer, was faster: the output is withdrawn, and nothing is removed. Of two runs
         that share a file, the one that looks later sees the other; if both see each other, both withdraw theirs."""
@@ -135,7 +137,7 @@ class Rewrite:
             raise OutputsConflict(f"{made_of.output} is gone as soon as it was made. Nothing was removed.")
         # If this is not what was planned, an earlier attempt may have made just that.
         unknown = [file for file in files if file.key not in self.settled or file.key == planned.output]
-        told = told_inputs(self.target, [file for file in unknown if file.key != ours.key])
+        told = read_recorded_inputs(self.target, [file for file in unknown if file.key != ours.key])
         if told.untold:
             return _Finished(not_removed=dict(told.untold))
         versions = {file.version for file in made_of.inputs}
@@ -144,7 +146,7 @@ class Rewrite:
         sharing = [key for key, inputs in told.inputs.items() if versions.intersection(inputs)]
         withdrawn = {key for key, decision in self.decisions.of_all(sharing).items() if decision == "withdrawn"}
         if versions <= there and withdrawn.issuperset(sharing) and self._keeps(ours.key):
-            proof = Proof(self.target, {file.key: ours for file in made_of.inputs})
+            proof = ReplacementCheck(self.target, {file.key: ours for file in made_of.inputs})
             return _Finished(self.removal.remove(self.source, made_of.inputs, proof))
         if not self.decisions.withdraw(ours.key):
             return _Finished(taken_back="another run has decided to keep it, and removes its inputs")
@@ -167,7 +169,7 @@ def same_rows(one: pyarrow.Buffer, other: pyarrow.Buffer) -> bool:
     tables = [pyarrow.parquet.ParquetFile(pyarrow.BufferReader(each)).schema_arrow for each in (one, other)]
     digests = []
     for each, schema in zip((one, other), tables, strict=True):
-        digest = InOrder(schema)
+        digest = OrderedFingerprint(schema)
         for batch in pyarrow.parquet.ParquetFile(pyarrow.BufferReader(each)).iter_batches():
             digest.update(batch)
         digests.append(digest.finish())

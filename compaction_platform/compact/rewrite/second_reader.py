@@ -4,13 +4,13 @@ published."""
 from collections.abc import Sequence
 from pathlib import Path
 
-from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, Input, refuse_exhaustion
+from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, SourceFile, refuse_exhaustion
 from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.lake.parquet.second_reader import (
     Extent,
     NotJudged,
     ReadersDisagree,
-    Rows,
+    RowRange,
     SecondReaderRefused,
     connected,
     require_agreement,
@@ -18,7 +18,7 @@ from compaction_platform.lake.parquet.second_reader import (
 )
 
 
-def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: Path) -> dict[str, str]:
+def refused_inputs(inputs: Sequence[SourceFile], extent: Extent, called: str, place: Path) -> dict[str, str]:
     """By key: why inputs must not be joined with others. Looks at all of them, or at one that the name of the output
     chooses."""
     if extent == "none" or not inputs:
@@ -31,7 +31,7 @@ def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: 
         for each in chosen:
             path.write_bytes(memoryview(each.data))
             try:
-                require_agreement(connection, path, each.opened, Rows.chosen(each.metadata, extent, seed))
+                require_agreement(connection, path, each.opened, RowRange.chosen(each.metadata, extent, seed))
             except (SecondReaderRefused, ReadersDisagree) as reason:
                 refused[each.file.key] = f"{reason}. Joined with others, it could make their rows unreadable."
             except NotJudged:
@@ -44,9 +44,9 @@ def refused_inputs(inputs: Sequence[Input], extent: Extent, called: str, place: 
     return refused
 
 
-def require_output(path: Path, output: Input, extent: Extent, called: str) -> None:
+def require_output(path: Path, output: SourceFile, extent: Extent, called: str) -> None:
     """Raise OutputDiffers if the second reader refuses the output, or reads other values in it than Arrow."""
-    rows = Rows.chosen(output.metadata, extent, seed_of(called))
+    rows = RowRange.chosen(output.metadata, extent, seed_of(called))
     if not rows.count:
         return
     with connected(path.parent) as connection:

@@ -3,40 +3,40 @@
 import json
 from collections.abc import Mapping, Sequence
 
-from compaction_platform.compact.rewrite.read_inputs import Input
-from compaction_platform.compact.rewrite.result import Verify, Written, bytes_digest, digest_of
+from compaction_platform.compact.rewrite.read_inputs import SourceFile
+from compaction_platform.compact.rewrite.result import Verify, WrittenOutput, bytes_digest, digest_of
 from compaction_platform.lake.parquet.stitch.description import arrow_schema
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.parquet.stitch.stitch_plan import planned, written
-from compaction_platform.lake.parquet.stitch.verify import proved
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.storage.staged_upload import Spool
-from compaction_platform.lake.verification.timer import Stopwatch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.stitch_plan import plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.verify import verify_stitched
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.lake.verification.timer import Timer
 from compaction_platform.persisted_names import FOOTER_ROWS
 
 
-@refusing_what_is_unfit()
+@unsupported_if_unreadable()
 def write(
-    inputs: Sequence[Input],
-    encoding: Encoding,
+    inputs: Sequence[SourceFile],
+    encoding: WriterOptions,
     metadata: Mapping[bytes, bytes],
-    sink: Spool,
+    sink: StagedUpload,
     verify: Verify,
-) -> Written:
+) -> WrittenOutput:
     """Raises CannotStitch if these files need another engine."""
     footers = [each.footer for each in inputs]
-    plan = planned([each.data for each in inputs], footers, encoding.row_group_bytes)
+    plan = plan_stitch([each.data for each in inputs], footers, encoding.row_group_bytes)
     metadata = {**arrow_schema([footer.metadata for footer in footers]), **metadata}
-    made = written(plan, metadata, sink)
-    output = Input(inputs[0].file, sink.mapped())
-    with Stopwatch() as proof:
-        found = proved(plan, made.choices, output.data, by_checksums=verify == "pages")
+    made = write_stitched(plan, metadata, sink)
+    output = SourceFile(inputs[0].file, sink.mapped())
+    with Timer() as proof:
+        found = verify_stitched(plan, made.choices, output.data, by_checksums=verify == "pages")
     rows = digest_of(found.rows) if verify == "full" else _by_bytes(output)
     made.describe({**metadata, FOOTER_ROWS: rows}, found.bounds)
-    if Input(inputs[0].file, sink.mapped()).metadata.num_rows != plan.rows:
-        raise CannotStitch("the footer has another number of rows than the inputs")
-    return Written(plan.rows, "stitch", made.told(), made.columns, proof.seconds)
+    if SourceFile(inputs[0].file, sink.mapped()).metadata.num_rows != plan.rows:
+        raise StitchUnsupported("the footer has another number of rows than the inputs")
+    return WrittenOutput(plan.rows, "stitch", made.told(), made.columns, proof.seconds)
 
 
-def _by_bytes(output: Input) -> bytes:
+def _by_bytes(output: SourceFile) -> bytes:
     return json.dumps({"rows": output.metadata.num_rows, "bytes": bytes_digest([output])}).encode()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pyarrow
 
-from compaction_platform.compact.rewrite.read_inputs import Unusable
+from compaction_platform.compact.rewrite.read_inputs import InputUnusable
 from compaction_platform.lake.iceberg.types import converted, holds
 from compaction_platform.lake.verification.canonical_form import canonical_type
 
@@ -48,9 +48,9 @@ class Unified:
         ids = {identity: column.name for column in self.columns if (identity := _id(column))}
         for column in schema:
             if column.name not in known and column.name.lower() in lower:
-                raise Unusable(f"its column {column.name} is {lower[column.name.lower()]} in the others")
+                raise InputUnusable(f"its column {column.name} is {lower[column.name.lower()]} in the others")
             if (identity := _id(column)) and ids.get(identity, column.name) != column.name:
-                raise Unusable(f"its column {column.name} has the field id of {ids[identity]} in the others")
+                raise InputUnusable(f"its column {column.name} has the field id of {ids[identity]} in the others")
         there = set(schema.names)
         merged = [
             _wider(column, schema.field(column.name)) if column.name in there else column.with_nullable(True)
@@ -61,12 +61,12 @@ class Unified:
 
 def _wider(ours: pyarrow.Field, theirs: pyarrow.Field) -> pyarrow.Field:
     if _id(ours) != _id(theirs):
-        raise Unusable(f"its column {theirs.name} has another field id than in the others")
+        raise InputUnusable(f"its column {theirs.name} has another field id than in the others")
     nullable = ours.nullable or theirs.nullable
     for wide, narrow in ((ours, theirs), (theirs, ours)):
         if wide.type == narrow.type or (not pyarrow.types.is_nested(wide.type) and _holds(wide.type, narrow.type)):
             return wide.with_nullable(nullable)
-    raise Unusable(f"its column {theirs.name} is {theirs.type}, in the others it is {ours.type}")
+    raise InputUnusable(f"its column {theirs.name} is {theirs.type}, in the others it is {ours.type}")
 
 
 def _holds(wide: pyarrow.DataType, narrow: pyarrow.DataType) -> bool:

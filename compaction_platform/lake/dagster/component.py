@@ -5,7 +5,7 @@ from typing import Annotated
 
 import dagster as dg
 
-from compaction_platform.lake.dagster.provisioning import DatabaseSchema, LakeBucket, Namespace, Need
+from compaction_platform.lake.dagster.provisioning import DatabaseSchema, LakeBucket, Namespace, Prerequisite
 
 
 @dataclass
@@ -22,7 +22,7 @@ class LakeFoundation(dg.Component, dg.Resolvable):
         list[str], dg.Resolver.default(description="Schemas in the hot PostgreSQL database.")
     ] = field(default_factory=list)
 
-    def needs(self) -> list[Need]:
+    def needs(self) -> list[Prerequisite]:
         return [
             LakeBucket(),
             *(Namespace(name) for name in self.namespaces),

@@ -56,7 +56,7 @@ SecondReader = Annotated[
 ]
 
 
-class Declaration(dg.Component, dg.Model, dg.Resolvable):
+class ComponentBase(dg.Component, dg.Model, dg.Resolvable):
     """A component whose checks may say `field.of.it: what is wrong`; that field's line is then reported."""
 
     @classmethod

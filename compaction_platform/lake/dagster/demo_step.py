@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import qualified_name, task_slots
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.verification.fingerprint import Fingerprint, any_order, combined
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.verification.fingerprint import Fingerprint, combined, unordered_fingerprint
 from compaction_platform.settings import Settings
 
 FILES = 300
@@ -25,10 +25,10 @@ TABLE = IcebergTable(
     "demo",
     "readings",
     (
-        Column("reading_id", "string"),
-        Column("sensor", "string"),
-        Column("value", "double"),
-        Column("taken_at", "timestamptz"),
+        TableColumn("reading_id", "string"),
+        TableColumn("sensor", "string"),
+        TableColumn("value", "double"),
+        TableColumn("taken_at", "timestamptz"),
     ),
 )
 
@@ -47,11 +47,11 @@ class DemoContext:
     progress: Callable[[float], None] = lambda share: None
     notes: dict[str, Any] = field(default_factory=dict)
 
-    def spread(self) -> Spread:
-        return Spread(self.session, task_slots(self.session, self.settings))
+    def spread(self) -> ParallelMap:
+        return ParallelMap(self.session, task_slots(self.session, self.settings))
 
-    def objects(self, path: str) -> Objects:
-        return Objects.at(f"{self.settings.lake_uri}/{path}", self.settings)
+    def objects(self, path: str) -> ObjectStore:
+        return ObjectStore.at(f"{self.settings.lake_uri}/{path}", self.settings)
 
 
 @dataclass(frozen=True)
@@ -87,14 +87,14 @@ def write_small_files(context: DemoContext) -> str:
         sink = pyarrow.BufferOutputStream()
         pyarrow.parquet.write_table(rows, sink, compression="zstd", write_page_checksum=True)
         store.write(f"part-{number:05d}.parquet", sink.getvalue())
-        fingerprints.append(any_order(rows))
+        fingerprints.append(unordered_fingerprint(rows))
         context.progress((number + 1) / FILES)
     context.notes["written"] = combined(fingerprints)
     size = sum(stored.size for stored in store.list())
     return f"{FILES} files, {size / 1e6:.1f} MB, {FILES * ROWS_PER_FILE:,} rows"
 
 
-def verified_rows(work: tuple[Objects, str, str]) -> Fingerprint:
+def verified_rows(work: tuple[ObjectStore, str, str]) -> Fingerprint:
     """Decode one file completely, page checksums on."""
     import pyarrow.parquet
 
@@ -102,7 +102,7 @@ def verified_rows(work: tuple[Objects, str, str]) -> Fingerprint:
     with pyarrow.parquet.ParquetFile(
         pyarrow.BufferReader(store.read(key, etag)), page_checksum_verification=True
     ) as file:
-        return any_order(file.iter_batches(), file.schema_arrow)
+        return unordered_fingerprint(file.iter_batches(), file.schema_arrow)
 
 
 def verify_on_spark(context: DemoContext) -> str:
@@ -135,7 +135,7 @@ def into_iceberg_and_back(context: DemoContext) -> str:
     context.progress(0.5)
     table = context.session.table(qualified_name(context.settings, TABLE.namespace, TABLE.name))
     rows = table.toArrow()
-    _require_equal(context.notes["written"], any_order(rows))
+    _require_equal(context.notes["written"], unordered_fingerprint(rows))
     sensors = table.select("sensor").distinct().count()
     return f"{rows.num_rows:,} rows of {sensors} sensors read back by Spark, the same fingerprint"
 

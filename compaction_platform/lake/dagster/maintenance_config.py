@@ -124,7 +124,7 @@ class ManifestsFields(dg.Model, dg.Resolvable):
     ] = 50
 
 
-class TableCare(dg.Model, dg.Resolvable):
+class MaintenanceConfig(dg.Model, dg.Resolvable):
     """How a table is kept healthy."""
 
     name: Annotated[
@@ -156,7 +156,7 @@ class TableCare(dg.Model, dg.Resolvable):
     ] = None
 
     @model_validator(mode="after")
-    def _sizes_fit(self) -> "TableCare":
+    def _sizes_fit(self) -> "MaintenanceConfig":
         small, target = self.compaction.small_file_threshold_mb, self.write.target_file_size_mb
         if small > target:
             raise ValueError(f"compaction.small_file_threshold_mb: {small} is more than write.target_file_size_mb")
@@ -164,8 +164,8 @@ class TableCare(dg.Model, dg.Resolvable):
 
 
 @runtime_checkable
-class Maintained(Protocol):
+class MaintainedCatalogTable(Protocol):
     """A declaration of another verb that switches maintenance of its table on."""
 
-    def maintained(self) -> "tuple[str, TableCare] | None":
+    def maintained(self) -> "tuple[str, MaintenanceConfig] | None":
         """The table (namespace.name) and how it is kept."""

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 
-class NeedUnmet(CompactionError):
+class PrerequisiteUnmet(CompactionError):
     """Something a declaration needs could not be created."""
 
 
-class Need(Protocol):
+class Prerequisite(Protocol):
     @property
     def description(self) -> str:
         """The thing, as a person would name it."""
@@ -33,10 +33,10 @@ class Need(Protocol):
 
 
 @runtime_checkable
-class Needing(Protocol):
+class HasPrerequisites(Protocol):
     """A declaration (a Dagster component) that needs things."""
 
-    def needs(self) -> list[Need]: ...
+    def needs(self) -> list[Prerequisite]: ...
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ def _create_bucket(name: str, settings: Settings) -> bool:
         return False
     except ClientError as error:
         if error.response["ResponseMetadata"]["HTTPStatusCode"] != 404:
-            raise NeedUnmet(f"bucket {name} cannot be used: {error}") from error
+            raise PrerequisiteUnmet(f"bucket {name} cannot be used: {error}") from error
     except BotoCoreError as error:
-        raise NeedUnmet(f"the store does not answer: {error}") from error
+        raise PrerequisiteUnmet(f"the store does not answer: {error}") from error
     # us-east-1 is the one region that must not be named
     elsewhere = settings.s3_region != "us-east-1"
     place = {"CreateBucketConfiguration": {"LocationConstraint": settings.s3_region}} if elsewhere else {}
     try:
         client.create_bucket(Bucket=name, **place)
     except ClientError as error:
-        raise NeedUnmet(f"bucket {name} could not be created: {error}") from error
+        raise PrerequisiteUnmet(f"bucket {name} could not be created: {error}") from error
     return True
 
 
@@ -95,7 +95,7 @@ class Namespace:
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     name: str
     type: str
     doc: str = ""
@@ -108,7 +108,7 @@ class IcebergTable:
 
     namespace: str
     name: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     partitioned_by: tuple[tuple[str, str], ...] = ()
     properties: tuple[tuple[str, str], ...] = ()
 
@@ -148,7 +148,7 @@ class IcebergTable:
             try:
                 kind = parsed_type(column.type)
             except TypeUnsupported as error:
-                raise NeedUnmet(f"{self.description}: column {column.name}: {error}") from error
+                raise PrerequisiteUnmet(f"{self.description}: column {column.name}: {error}") from error
             fields.append(NestedField(number, column.name, kind, required=column.required, doc=column.doc or None))
         return assign_fresh_schema_ids(Schema(*fields))
 

@@ -8,9 +8,9 @@ from typing import Any
 import dagster as dg
 from pydantic import PrivateAttr
 
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import open_session, stop_session, task_slots
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings, load_settings
 
 
@@ -20,8 +20,8 @@ class LakeResource(dg.ConfigurableResource[Any]):
     def settings(self) -> Settings:
         return load_settings()
 
-    def objects(self, uri: str) -> Objects:
-        return Objects.at(uri, self.settings())
+    def objects(self, uri: str) -> ObjectStore:
+        return ObjectStore.at(uri, self.settings())
 
 
 class SparkResource(dg.ConfigurableResource[Any]):
@@ -51,9 +51,9 @@ class SparkResource(dg.ConfigurableResource[Any]):
             self._session = open_session(load_settings(), start=_through_dagster_pyspark)
         return self._session
 
-    def spread(self) -> Spread:
+    def spread(self) -> ParallelMap:
         """Work over this session's slots."""
-        return Spread(self.session, task_slots(self.session, load_settings()))
+        return ParallelMap(self.session, task_slots(self.session, load_settings()))
 
 
 def _through_dagster_pyspark(config: dict[str, str]) -> Any:

@@ -30,7 +30,7 @@ Range = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Due:
+class DuePartition:
     """Partitions of one table or dataset that need a run."""
 
     subject: str
@@ -43,7 +43,7 @@ class Due:
         return self.digests[partition][:12]
 
 
-def run_requests(due: Due, instance: dg.DagsterInstance) -> tuple[list[dg.RunRequest], list[str]]:
+def run_requests(due: DuePartition, instance: dg.DagsterInstance) -> tuple[list[dg.RunRequest], list[str]]:
     """Runs for the partitions that are due; and what is not asked for, and why.
 
     A partition whose last run did not settle it gets a run of its own, so that it does not hold up the others.
@@ -67,7 +67,7 @@ def run_requests(due: Due, instance: dg.DagsterInstance) -> tuple[list[dg.RunReq
     return wanted[:REQUESTS_AT_ONCE], notes
 
 
-def _request(due: Due, first: str, last: str, attempt: int) -> dg.RunRequest:
+def _request(due: DuePartition, first: str, last: str, attempt: int) -> dg.RunRequest:
     digests = [due.short(partition) for partition in sorted(due.digests) if first <= partition <= last]
     name = hashlib.sha256("".join([first, last, *digests]).encode()).hexdigest()[:16]
     alone = first == last
@@ -82,7 +82,7 @@ def _request(due: Due, first: str, last: str, attempt: int) -> dg.RunRequest:
     )
 
 
-def _attempts(due: Due, instance: dg.DagsterInstance) -> dict[str, int]:
+def _attempts(due: DuePartition, instance: dg.DagsterInstance) -> dict[str, int]:
     """How many runs of exactly these files have ended, for each partition that is still due."""
     runs = instance.get_runs(dg.RunsFilter(tags={SUBJECT_TAG: due.subject}, statuses=ENDED), limit=RUNS_LOOKED_AT)
     seen = Counter(digest for run in runs for digest in run.tags.get(DIGESTS_TAG, "").split(","))

@@ -5,21 +5,23 @@ from collections.abc import Callable, Sequence
 import dagster as dg
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.dagster.provisioning import Need, Needing, NeedUnmet
+from compaction_platform.lake.dagster.provisioning import HasPrerequisites, Prerequisite, PrerequisiteUnmet
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.settings import Settings
 
 OUTCOMES = {True: "created", False: "was there", None: "not needed here"}
 
 
-def needs_of(tree: dg.ComponentTree) -> list[Need]:
+def prerequisites_of(tree: dg.ComponentTree) -> list[Prerequisite]:
     """The needs of everything declared, each once, in the order of declaration."""
     components = tree.get_all_components(of_type=dg.Component)  # type: ignore[type-abstract]
-    needing = [component for component in components if isinstance(component, Needing)]
+    needing = [component for component in components if isinstance(component, HasPrerequisites)]
     return list(dict.fromkeys(need for component in needing for need in component.needs()))
 
 
-def meet_needs(needs: Sequence[Need], settings: Settings, say: Callable[[str], None]) -> list[tuple[str, str]]:
+def ensure_prerequisites(
+    needs: Sequence[Prerequisite], settings: Settings, say: Callable[[str], None]
+) -> list[tuple[str, str]]:
     """Meet all needs that can be met; then raise if any could not."""
     outcomes, problems = [], []
     for need in needs:
@@ -36,14 +38,14 @@ def meet_needs(needs: Sequence[Need], settings: Settings, say: Callable[[str], N
         outcomes.append((need.description, outcome))
     if problems:
         listed = "\n".join(f"- {problem}" for problem in dict.fromkeys(problems))
-        raise NeedUnmet(f"set-up is not complete; run it again when this is mended:\n{listed}")
+        raise PrerequisiteUnmet(f"set-up is not complete; run it again when this is mended:\n{listed}")
     return outcomes
 
 
-def setup_job(needs: Sequence[Need]) -> dg.JobDefinition:
+def setup_job(needs: Sequence[Prerequisite]) -> dg.JobDefinition:
     @dg.op(description="Create the buckets, namespaces, tables and database schemas that are declared and missing.")
     def create_what_is_missing(context: dg.OpExecutionContext, lake: LakeResource) -> None:
-        outcomes = meet_needs(needs, lake.settings(), context.log.info)
+        outcomes = ensure_prerequisites(needs, lake.settings(), context.log.info)
         records = [dg.TableRecord({"what": what, "outcome": outcome}) for what, outcome in outcomes]
         context.add_output_metadata(
             {

@@ -46,7 +46,7 @@ Run = TypeVar("Run", bound=Any)  # what says `say` and `progress`
 
 
 @contextlib.contextmanager
-def shown(run: Run) -> Iterator[Run]:
+def stoppable_output(run: Run) -> Iterator[Run]:
     """The run with a progress bar below what it says."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

@@ -17,7 +17,7 @@ from compaction_platform.lake.iceberg.projection import (
     row_group_tables,
 )
 from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.verification.value_validity import invalid_values
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class DataFileDamaged(CompactionError):
 
 
 @dataclass(frozen=True)
-class DataFileRows:
+class DataFileReader:
     """A reader that travels into Spark tasks."""
 
     metadata: "TableMetadata"
@@ -51,15 +51,15 @@ class DataFileRows:
     def fetch(self, path: str) -> pyarrow.Buffer:
         return pyarrow.py_buffer(self.store(path).read(key_of(path)))
 
-    def store(self, path: str) -> Objects:
+    def store(self, path: str) -> ObjectStore:
         """Where this file lies."""
         bucket = bucket_of(path)
         if bucket not in self._stores:
-            self._stores[bucket] = Objects.at(f"s3://{bucket}", self.settings)
+            self._stores[bucket] = ObjectStore.at(f"s3://{bucket}", self.settings)
         return self._stores[bucket]
 
     @cached_property
-    def _stores(self) -> dict[str, Objects]:
+    def _stores(self) -> dict[str, ObjectStore]:
         return {}
 
     def row_groups(self, file: "DataFile", content: pyarrow.Buffer) -> Iterator[pyarrow.Table]:

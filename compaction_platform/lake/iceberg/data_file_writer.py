@@ -23,10 +23,10 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.typedef import Record
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, look_at
+from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, verify_sample
 from compaction_platform.lake.parquet.writer import repetitive_columns
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.verification.fingerprint import in_order
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -52,18 +52,18 @@ class NotPartitioned(CompactionError):
 
 
 @dataclass(frozen=True)
-class DataFiles:
+class DataFileWriter:
     """Where and how data files of one table are written."""
 
     metadata: "TableMetadata"
-    store: Objects
+    store: ObjectStore
     second_reader: Extent = "none"  # how much of what is written another Parquet decoder reads, too
 
     @classmethod
-    def of(cls, table: "Table", settings: "Settings") -> "DataFiles":
+    def of(cls, table: "Table", settings: "Settings") -> "DataFileWriter":
         place = load_location_provider(table.location(), table.properties).data_path
         # (PyIceberg's own file system leaves empty "directory" objects behind when it deletes.)
-        return cls(table.metadata, Objects.at(place.replace("s3a://", "s3://"), settings))
+        return cls(table.metadata, ObjectStore.at(place.replace("s3a://", "s3://"), settings))
 
     def write(self, rows: pyarrow.Table) -> list[DataFile]:
         """A verified file for each partition these rows belong to."""
@@ -109,7 +109,7 @@ class DataFiles:
         described = data_file(path, len(encoded), footer, self.metadata, self.metadata.default_spec_id, partition)
         try:
             self.store.write(self._key(path), encoded)
-            if in_order(self._read_back(path)).columns != in_order(rows).columns:
+            if ordered_fingerprint(self._read_back(path)).columns != ordered_fingerprint(rows).columns:
                 raise DataFileDiffers(f"{path} was written and reads back as something else. It was removed again.")
             self._require_agreement(path, encoded)
         except BaseException:
@@ -119,7 +119,7 @@ class DataFiles:
 
     def _require_agreement(self, path: str, encoded: bytes) -> None:
         try:
-            look_at(encoded, path, self.second_reader)
+            verify_sample(encoded, path, self.second_reader)
         except (SecondReaderRefused, ReadersDisagree) as reason:
             raise DataFileDiffers(
                 f"{path} was written and is not read alike: {reason}. It was removed again."

@@ -53,23 +53,23 @@ class CommitUnknown(CompactionError):
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedFile:
     file: DataFile
     sequence_number: int | None = None  # None: that of the commit
 
 
 @dataclass(frozen=True)
-class Change:
+class FileChange:
     """What a commit does to the files of a table."""
 
-    added: Sequence[Added] = ()
+    added: Sequence[AddedFile] = ()
     removed: frozenset[str] = frozenset()  # paths of data files and delete files
     merged: frozenset[str] = frozenset()  # paths of manifests whose entries are put together into few
     operation: Operation = Operation.REPLACE
     properties: Mapping[str, str] | None = None
 
 
-def commit_change(table: "Table", change: Change, manifests: Manifests) -> int:
+def commit_change(table: "Table", change: FileChange, manifests: Manifests) -> int:
     """Commit to main as this `table` knows it; the id of the new snapshot. If main or the columns have changed since,
     or something that is to be removed is not there, CommitFailedException; nothing is tried again here."""
     head = table.metadata.refs.get(MAIN_BRANCH)
@@ -133,7 +133,7 @@ class _Still(Transaction):
 
 
 class _Producer(_SnapshotProducer["_Producer"]):
-    def __init__(self, table: "Table", change: Change, manifests: Manifests) -> None:
+    def __init__(self, table: "Table", change: FileChange, manifests: Manifests) -> None:
         super().__init__(change.operation, _Still(table), table.io, snapshot_properties=dict(change.properties or {}))
         self._change = change
         self._reader = manifests

@@ -81,7 +81,7 @@ class LocalFile:
 
 
 @dataclass(frozen=True)
-class _Node:
+class _FieldNode:
     """A column of a Parquet file, as DuckDB describes it."""
 
     name: str
@@ -90,7 +90,7 @@ class _Node:
     repetition: str
     annotation: str
     field_id: int | None
-    children: tuple["_Node", ...] = ()
+    children: tuple["_FieldNode", ...] = ()
 
     @property
     def is_list(self) -> bool:
@@ -101,7 +101,7 @@ class _Node:
         return "MAP" in self.annotation.upper()
 
     @property
-    def element(self) -> "_Node":
+    def element(self) -> "_FieldNode":
         """What a list holds: below the repeated group, or that group itself, as old writers had it."""
         (repeated,) = self.children
         is_wrapper = len(repeated.children) == 1 and repeated.name not in ("array", f"{self.name}_tuple")
@@ -109,7 +109,7 @@ class _Node:
 
 
 @dataclass(frozen=True)
-class TableReader:
+class SecondTableReader:
     """Reads data files of one table. Raises SecondReaderRefused, or NotJudged for what DuckDB does not know."""
 
     connection: "DuckDBPyConnection"
@@ -183,7 +183,7 @@ class TableReader:
                 found[each.field_id] = _expression(node, quoted_name(node.name), each.field_type, names, 0)
         return found
 
-    def _nodes(self, path: Path) -> tuple[_Node, ...]:
+    def _nodes(self, path: Path) -> tuple[_FieldNode, ...]:
         described = self.connection.execute(
             "SELECT name, type, duckdb_type, repetition_type, concat(converted_type, ' ', logical_type), field_id, "
             "num_children FROM parquet_schema(?)",
@@ -191,16 +191,16 @@ class TableReader:
         ).fetchall()
         rows = iter(described)
 
-        def taken() -> _Node:
+        def taken() -> _FieldNode:
             *facts, count = next(rows)
             name, physical, kind, repetition, annotation, number = facts
             children = tuple(taken() for _ in range(count or 0))
-            return _Node(name, physical, kind, repetition or "", annotation or "", number, children)
+            return _FieldNode(name, physical, kind, repetition or "", annotation or "", number, children)
 
         return taken().children
 
 
-def _ids(nodes: Sequence[_Node], names: "Sequence[MappedField] | None") -> dict[int, tuple[_Node, Any]]:
+def _ids(nodes: Sequence[_FieldNode], names: "Sequence[MappedField] | None") -> dict[int, tuple[_FieldNode, Any]]:
     """Nodes by field id: their own, or where none of them has one, that of the table's name mapping."""
     if any(node.field_id is not None for node in nodes):
         return {node.field_id: (node, None) for node in nodes if node.field_id is not None}
@@ -230,7 +230,7 @@ def _absent(each: NestedField, constants: Mapping[int, Any]) -> str:
     return f"{quoted_text(value)}::{kind}"
 
 
-def _expression(node: _Node, sql: str, wanted: IcebergType, names: Any, depth: int) -> str:
+def _expression(node: _FieldNode, sql: str, wanted: IcebergType, names: Any, depth: int) -> str:
     """A column, at any depth, as SQL in the table's type."""
     if isinstance(wanted, StructType):
         inner = _ids(node.children, names)
@@ -257,7 +257,7 @@ def _expression(node: _Node, sql: str, wanted: IcebergType, names: Any, depth: i
     return _primitive(node, sql, wanted)
 
 
-def _primitive(node: _Node, sql: str, wanted: IcebergType) -> str:
+def _primitive(node: _FieldNode, sql: str, wanted: IcebergType) -> str:
     kind = node.kind or ""
     if isinstance(wanted, UUIDType):
         return f"unhex(replace({sql}::VARCHAR, '-', ''))" if kind == "UUID" else sql

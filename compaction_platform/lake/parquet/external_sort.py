@@ -15,7 +15,7 @@ import pyarrow.compute
 import pyarrow.ipc
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.lake.parquet.writer import WriterOptions
 
 PLACE = "__place"
 
@@ -55,7 +55,7 @@ def by_z_curve(keys: pyarrow.Table) -> Places:
 def sorted_row_groups(
     batches: Callable[[], Iterable[pyarrow.RecordBatch]],
     schema: pyarrow.Schema,
-    encoding: Encoding,
+    encoding: WriterOptions,
     order_of: Callable[[pyarrow.Table], Places] = by_columns,
 ) -> Iterator[pyarrow.Table]:
     """`batches` is called twice."""

@@ -20,7 +20,7 @@ from typing_extensions import Buffer
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.int96 import int96_columns
 from compaction_platform.lake.verification.canonical_form import TypeHasNoFingerprint, canonical_type, type_name
-from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrder
+from compaction_platform.lake.verification.fingerprint import Fingerprint, OrderedFingerprint
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -46,7 +46,7 @@ class NotJudged(CompactionError):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowRange:
     """Some rows of a file, one behind the other."""
 
     first: int
@@ -55,7 +55,7 @@ class Rows:
     skipped: int = 0  # rows of the first row group that lie before them
 
     @classmethod
-    def chosen(cls, metadata: pyarrow.parquet.FileMetaData, extent: Extent, seed: int) -> "Rows":
+    def chosen(cls, metadata: pyarrow.parquet.FileMetaData, extent: Extent, seed: int) -> "RowRange":
         """All rows, or a sample: up to SAMPLED_ROWS rows of one row group. Other seeds choose other rows."""
         counts = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
         filled = [number for number, count in enumerate(counts) if count]
@@ -90,7 +90,7 @@ def connected(place: Path) -> "Iterator[DuckDBPyConnection]":
 
 
 def require_agreement(
-    connection: "DuckDBPyConnection", path: Path, file: pyarrow.parquet.ParquetFile, rows: Rows
+    connection: "DuckDBPyConnection", path: Path, file: pyarrow.parquet.ParquetFile, rows: RowRange
 ) -> None:
     """Compare these rows of a file as both decoders read them, column by column.
 
@@ -144,10 +144,10 @@ def _all_by_duckdb(connection: "DuckDBPyConnection", path: Path) -> pyarrow.Reco
         schema = metadata.schema.to_arrow_schema()
     except (OSError, ValueError, pyarrow.ArrowException) as unreadable:
         raise NotJudged(f"its schema cannot be read: {first_line(unreadable)}") from unreadable
-    return _by_duckdb(connection, path, schema, Rows(0, metadata.num_rows, ()))
+    return _by_duckdb(connection, path, schema, RowRange(0, metadata.num_rows, ()))
 
 
-def look_at(content: Buffer, name: str, extent: Extent) -> None:
+def verify_sample(content: Buffer, name: str, extent: Extent) -> None:
     """Compare a file in memory as both decoders read it, all of it or a sample that its name chooses. Raises
     SecondReaderRefused or ReadersDisagree; what DuckDB does not know passes."""
     if extent == "none":
@@ -161,7 +161,7 @@ def look_at(content: Buffer, name: str, extent: Extent) -> None:
             ) as file,
             suppress(NotJudged),
         ):
-            require_agreement(connection, path, file, Rows.chosen(file.metadata, extent, seed_of(name)))
+            require_agreement(connection, path, file, RowRange.chosen(file.metadata, extent, seed_of(name)))
 
 
 def seed_of(name: str) -> int:
@@ -170,7 +170,7 @@ def seed_of(name: str) -> int:
 
 
 def _by_duckdb(
-    connection: "DuckDBPyConnection", path: Path, schema: pyarrow.Schema, rows: Rows
+    connection: "DuckDBPyConnection", path: Path, schema: pyarrow.Schema, rows: RowRange
 ) -> pyarrow.RecordBatchReader:
     import duckdb
 
@@ -217,7 +217,7 @@ def _duckdb_batches(stream: pyarrow.RecordBatchReader) -> Iterator[pyarrow.Recor
         raise SecondReaderRefused(f"DuckDB does not read it: {first_line(refused)}") from refused
 
 
-def _arrow_batches(file: pyarrow.parquet.ParquetFile, rows: Rows) -> Iterator[pyarrow.RecordBatch]:
+def _arrow_batches(file: pyarrow.parquet.ParquetFile, rows: RowRange) -> Iterator[pyarrow.RecordBatch]:
     start, end = rows.skipped, rows.skipped + rows.count
     place = 0
     for batch in file.iter_batches(BATCH_ROWS, row_groups=list(rows.row_groups), use_threads=False):
@@ -231,7 +231,7 @@ def _arrow_batches(file: pyarrow.parquet.ParquetFile, rows: Rows) -> Iterator[py
 
 def _fingerprint(batches: Iterator[pyarrow.RecordBatch], kinds: dict[int, pyarrow.DataType]) -> Fingerprint:
     """The digest of these columns, by place."""
-    digest = InOrder(pyarrow.schema([(str(place), kind) for place, kind in kinds.items()]))
+    digest = OrderedFingerprint(pyarrow.schema([(str(place), kind) for place, kind in kinds.items()]))
     for batch in batches:
         arrays = [in_type(batch.column(place), kind) for place, kind in kinds.items()]
         digest.update(pyarrow.RecordBatch.from_arrays(arrays, [str(place) for place in kinds]))

@@ -15,7 +15,7 @@ REPEATED = 0.5  # a column with fewer distinct values than this share of its row
 
 
 @dataclass(frozen=True)
-class Encoding:
+class WriterOptions:
     """How output is written."""
 
     compression: str = "zstd"
@@ -25,16 +25,16 @@ class Encoding:
     decimals_as_integers: bool = True  # where they fit; otherwise all of them are bytes
 
 
-class Output:
+class ParquetOutput:
     """One Parquet file, written a row group at a time."""
 
     def __init__(
-        self, schema: pyarrow.Schema, encoding: Encoding, sink: IO[bytes] | RawIOBase, *, int96: bool = False
+        self, schema: pyarrow.Schema, encoding: WriterOptions, sink: IO[bytes] | RawIOBase, *, int96: bool = False
     ) -> None:
         self._schema, self._encoding, self._sink, self._int96 = schema, encoding, sink, int96
         self._writer: pyarrow.parquet.ParquetWriter | None = None
 
-    def __enter__(self) -> "Output":
+    def __enter__(self) -> "ParquetOutput":
         return self
 
     def __exit__(self, *problem: object) -> None:

@@ -47,7 +47,7 @@ class SparkLost(CompactionError):
 
 
 @dataclass(frozen=True)
-class Outcome(Generic[Item, Value]):
+class TaskResult(Generic[Item, Value]):
     """What became of one item: a value, or an error with its traceback."""
 
     item: Item
@@ -62,7 +62,7 @@ class Outcome(Generic[Item, Value]):
 
 
 @dataclass(frozen=True)
-class Spread:
+class ParallelMap:
     """Where work goes. Without a session, all of it is done in this process."""
 
     session: "SparkSession | None" = None
@@ -75,7 +75,7 @@ class Spread:
         weight: Callable[[Item], int] = lambda item: WORTH_A_TASK_BYTES,
         *,
         in_driver: bool | None = None,
-    ) -> Generator[Outcome[Item, Value], None, None]:
+    ) -> Generator[TaskResult[Item, Value], None, None]:
         """Outcomes as they come, in any order, one for each item.
 
         `weight` is about how many bytes an item makes us read; it decides how items are shared out.
@@ -92,7 +92,7 @@ class Spread:
         weight: Callable[[Item], int] = lambda item: WORTH_A_TASK_BYTES,
         *,
         in_driver: bool | None = None,
-    ) -> Generator[list[Outcome[Item, Value]], None, None]:
+    ) -> Generator[list[TaskResult[Item, Value]], None, None]:
         """As `run`, with all outcomes that are there at one time together. Work goes on while the caller looks."""
         weights = [weight(item) for item in items]
         small = len(items) <= SMALL_WORK_ITEMS and sum(weights) <= SMALL_WORK_BYTES
@@ -126,13 +126,13 @@ def _attempt(function: Callable[[Item], Value], item: Item) -> tuple[Value | Non
 
 def _run_here(
     function: Callable[[Item], Value], items: Sequence[Item], slots: int
-) -> Generator[list[Outcome[Item, Value]], None, None]:
+) -> Generator[list[TaskResult[Item, Value]], None, None]:
     pool = ThreadPoolExecutor(max(slots, min(8, os.cpu_count() or 1)))
     try:
         running = {pool.submit(_attempt, function, item): item for item in items}
         while running:
             done, _ = wait(running, return_when=FIRST_COMPLETED)
-            yield [Outcome(running.pop(each), *each.result()) for each in done]
+            yield [TaskResult(running.pop(each), *each.result()) for each in done]
     finally:
         pool.shutdown(cancel_futures=True)  # a caller who stops early waits only for what has begun
 
@@ -143,7 +143,7 @@ def _run_on_spark(
     items: Sequence[Item],
     tasks: list[list[int]],
     slots: int,
-) -> Generator[list[Outcome[Item, Value]], None, None]:
+) -> Generator[list[TaskResult[Item, Value]], None, None]:
     """Several Spark jobs at a time, so that outcomes arrive as tasks end and a job that dies is one of many.
 
     A worker that dies (out of memory, a crash in native code) fails its job once Spark has tried its task
@@ -155,11 +155,11 @@ def _run_on_spark(
     tasks_per_job = math.ceil(slots / MOST_JOBS_AT_ONCE)
     jobs = [tasks[start : start + tasks_per_job] for start in range(0, len(tasks), tasks_per_job)]
     pool = ThreadPoolExecutor(math.ceil(slots / tasks_per_job), thread_name_prefix="spread")
-    running: dict[Future[list[Outcome[Item, Value]]], list[list[int]]] = {}
+    running: dict[Future[list[TaskResult[Item, Value]]], list[list[int]]] = {}
     try:
         running |= {pool.submit(_job, session, tag, function, items, job): job for job in jobs}
         while running:
-            ready: list[Outcome[Item, Value]] = []
+            ready: list[TaskResult[Item, Value]] = []
             for done in wait(running, return_when=FIRST_COMPLETED)[0]:
                 numbers = [number for task in running.pop(done) for number in task]
                 try:
@@ -169,7 +169,7 @@ def _run_on_spark(
                     if len(numbers) == 1:
                         reason = f"the worker process died, or could not start: {_reason(error)}"
                         died = any(sign in str(error) for sign in SIGNS_OF_DEATH)
-                        ready.append(Outcome(items[numbers[0]], error=reason, trace=str(error), worker_died=died))
+                        ready.append(TaskResult(items[numbers[0]], error=reason, trace=str(error), worker_died=died))
                         continue
                     for half in (numbers[::2], numbers[1::2]):
                         running[pool.submit(_job, session, tag, function, items, [half])] = [half]
@@ -190,7 +190,7 @@ def _job(
     function: Callable[[Item], Value],
     items: Sequence[Item],
     tasks: list[list[int]],
-) -> list[Outcome[Item, Value]]:
+) -> list[TaskResult[Item, Value]]:
     session.addTag(tag)  # for this thread's jobs
     work = [(task, _packed(function, [items[number] for number in task])) for task in tasks]
 
@@ -210,7 +210,7 @@ def _job(
     for row in rows.collect():
         value, error, trace = pickle.loads(row.answer)  # noqa: S301 (pickled by our own tasks)
         value = None if value is None else pickle.loads(value)  # noqa: S301
-        outcomes.append(Outcome[Item, Value](items[row.number], value, error, trace))
+        outcomes.append(TaskResult[Item, Value](items[row.number], value, error, trace))
     return outcomes
 
 

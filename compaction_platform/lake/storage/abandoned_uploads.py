@@ -11,9 +11,7 @@ if TYPE_CHECKING:
     from compaction_platform.settings import Settings
 
 
-def give_up_uploads(
-    location: str, ours: str, settings: "Settings", before: datetime, say: Callable[[str], None]
-) -> None:
+def abort_uploads(location: str, ours: str, settings: "Settings", before: datetime, say: Callable[[str], None]) -> None:
     """Uploads below that location that began before that time, of names that begin with `ours`."""
     from botocore.exceptions import BotoCoreError, ClientError
 

@@ -14,7 +14,7 @@ from typing import Any
 from compaction_platform.lake.storage.object_store import (
     DELETE_CHUNK,
     GivenCredentials,
-    Objects,
+    ObjectStore,
     StoreRefused,
     local_directory,
 )
@@ -28,7 +28,7 @@ class _ConditionUnknown(Exception):
     """The store has refused the request because of the condition. Nothing was deleted."""
 
 
-def delete_unchanged(objects: Objects, versions: Mapping[str, str]) -> dict[str, str]:
+def delete_unchanged(objects: ObjectStore, versions: Mapping[str, str]) -> dict[str, str]:
     """Delete these keys as far as they still have these etags.
 
     Only where `looks_at_versions` says so is that certain to the last moment.
@@ -50,7 +50,7 @@ def delete_unchanged(objects: Objects, versions: Mapping[str, str]) -> dict[str,
     return kept
 
 
-def looks_at_versions(objects: Objects) -> bool:
+def looks_at_versions(objects: ObjectStore) -> bool:
     """Whether the store refuses to delete an object whose etag is not the given one. Tried on an object of its own."""
     if objects.is_local:
         return True
@@ -64,7 +64,7 @@ def looks_at_versions(objects: Objects) -> bool:
         objects.delete([key])
 
 
-def _delete_chunk(objects: Objects, versions: Mapping[str, str]) -> dict[str, str]:
+def _delete_chunk(objects: ObjectStore, versions: Mapping[str, str]) -> dict[str, str]:
     from botocore.exceptions import BotoCoreError, ClientError
 
     if not versions:
@@ -84,7 +84,7 @@ def _delete_chunk(objects: Objects, versions: Mapping[str, str]) -> dict[str, st
     return _reasons(objects, {names[each["Key"]]: each for each in answer.get("Errors", [])})
 
 
-def _reasons(objects: Objects, errors: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def _reasons(objects: ObjectStore, errors: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     kept = {}
     for key, error in errors.items():
         if error.get("Code") in ("PreconditionFailed", "NoSuchKey"):
@@ -95,7 +95,7 @@ def _reasons(objects: Objects, errors: Mapping[str, Mapping[str, str]]) -> dict[
     return kept
 
 
-def _delete_after_a_look(objects: Objects, versions: Mapping[str, str]) -> dict[str, str]:
+def _delete_after_a_look(objects: ObjectStore, versions: Mapping[str, str]) -> dict[str, str]:
     """For a store that knows no condition: one look each, right before."""
     kept: dict[str, str] = {}
     for key, etag in versions.items():
@@ -107,7 +107,7 @@ def _delete_after_a_look(objects: Objects, versions: Mapping[str, str]) -> dict[
     return kept
 
 
-def client_for(objects: Objects) -> Any:
+def client_for(objects: ObjectStore) -> Any:
     """AWS's own client with the address and credentials of these objects: the store library has no such call."""
     return _client(
         objects.options.get("endpoint"), objects.options["region"], objects.options.get("credential_provider")
@@ -134,7 +134,7 @@ def _client(endpoint: str | None, region: str, credentials: GivenCredentials | N
 # ---------------------------------------------------------------- a local directory
 
 
-def _delete_file(objects: Objects, key: str, etag: str) -> str | None:
+def _delete_file(objects: ObjectStore, key: str, etag: str) -> str | None:
     """None: it is gone. Otherwise why the file is still there."""
     path = local_directory(objects.uri) / key
     before = _identity(path)

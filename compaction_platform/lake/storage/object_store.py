@@ -90,7 +90,7 @@ class GivenCredentials:
 
 
 @dataclass(frozen=True)
-class Growing:
+class MultipartWrite:
     """An object in the making, in a store that takes it in parts: nobody sees it before it is complete."""
 
     key: str
@@ -114,14 +114,14 @@ class Growing:
 
 
 @dataclass(frozen=True)
-class Objects:
+class ObjectStore:
     """The objects below one address. Keys are relative to it."""
 
     uri: str
     options: dict[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     @classmethod
-    def at(cls, uri: str, settings: Settings) -> "Objects":
+    def at(cls, uri: str, settings: Settings) -> "ObjectStore":
         if urlsplit(uri).scheme != "s3":
             return cls(f"file://{local_directory(uri)}")
         options: dict[str, Any] = {"region": settings.s3_region, "copy_if_not_exists": COPY_IF_NONE_IS_THERE}
@@ -242,13 +242,13 @@ class Objects:
                 with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
                     obstore.put(self._store, key, memoryview(data), mode="create", use_multipart=False)
 
-    def begin(self, key: str) -> Growing:
+    def begin(self, key: str) -> MultipartWrite:
         """An object that goes to the store while it is made. (A process that dies leaves parts: see docs.)"""
         with self._explained(key):
             if self._local:
                 (self._local / _checked(key)).parent.mkdir(parents=True, exist_ok=True)
             writer = obstore.open_writer(self._store, key, buffer_size=PIECE, max_concurrency=PARTS_AT_ONCE)
-        return Growing(key, writer, self._explained)
+        return MultipartWrite(key, writer, self._explained)
 
     def copy(self, source: str, target: str, *, overwrite: bool = False) -> None:
         """Copy inside the store, atomically. Without `overwrite`, an existing target raises ObjectExists."""

@@ -21,7 +21,7 @@ MOST_IN_MEMORY = 64 << 20
 Item = TypeVar("Item")
 
 
-def fetched(
+def fetch_all(
     read: Callable[[Item], Buffer | None], items: Sequence[Item], size: Callable[[Item], int]
 ) -> list[pyarrow.Buffer | None]:
     """What `read` gives for each item, in their order; it is called by several threads. None stays None."""

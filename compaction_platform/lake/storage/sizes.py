@@ -11,7 +11,7 @@ SIZE_CLASSES_MB = (1, 8, 32, 128, 256)
 
 
 @dataclass(frozen=True)
-class Sizes:
+class FileSizes:
     """How many files of which size there are."""
 
     files: int = 0
@@ -19,7 +19,7 @@ class Sizes:
     in_class: tuple[int, ...] = (0,) * (len(SIZE_CLASSES_MB) + 1)
 
     @classmethod
-    def of(cls, sizes: Iterable[int]) -> "Sizes":
+    def of(cls, sizes: Iterable[int]) -> "FileSizes":
         in_class = [0] * (len(SIZE_CLASSES_MB) + 1)
         files = total = 0
         for size in sizes:
@@ -27,12 +27,12 @@ class Sizes:
             files, total = files + 1, total + size
         return cls(files, total, tuple(in_class))
 
-    def plus(self, other: "Sizes") -> "Sizes":
+    def plus(self, other: "FileSizes") -> "FileSizes":
         in_class = tuple(one + two for one, two in zip(self.in_class, other.in_class, strict=True))
-        return Sizes(self.files + other.files, self.bytes + other.bytes, in_class)
+        return FileSizes(self.files + other.files, self.bytes + other.bytes, in_class)
 
 
-def histogram(before: Sizes, after: Sizes) -> str:
+def histogram(before: FileSizes, after: FileSizes) -> str:
     """File sizes before and after, as a Markdown table."""
     edges = [*(f"under {edge} MB" for edge in SIZE_CLASSES_MB), f"{SIZE_CLASSES_MB[-1]} MB and more"]
     most = max(*before.in_class, *after.in_class, 1)

@@ -13,19 +13,19 @@ import pyarrow
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage import object_store
-from compaction_platform.lake.storage.object_store import Growing, Objects, StoreRefused
+from compaction_platform.lake.storage.object_store import MultipartWrite, ObjectStore, StoreRefused
 
 HELD_BACK = 16 << 20  # the end of a file may be written again: a footer, when the rows are proved
 
 
-class Spool(io.RawIOBase):
+class StagedUpload(io.RawIOBase):
     """Without a store and a key, nothing is sent."""
 
-    def __init__(self, path: Path, store: Objects | None = None, key: str = "") -> None:
+    def __init__(self, path: Path, store: ObjectStore | None = None, key: str = "") -> None:
         self.path, self.key = path, key
         self._store = store
         self._local = path.open("w+b")
-        self._upload: Growing | None = None
+        self._upload: MultipartWrite | None = None
         self._sent = 0
         self._is_complete = False
 

@@ -70,7 +70,7 @@ class Fingerprint:
 # ---------------------------------------------------------------- in order
 
 
-class _Node:
+class _ColumnHasher:
     """The digest of one column, or of one piece of a nested column."""
 
     def __init__(self, kind: pyarrow.DataType) -> None:
@@ -79,7 +79,7 @@ class _Node:
         self.validity = xxhash.xxh3_128()
         self.values = xxhash.xxh3_128()
         self.lengths = xxhash.xxh3_128()
-        self.pieces = [_Node(piece) for piece in _piece_types(kind)]
+        self.pieces = [_ColumnHasher(piece) for piece in _piece_types(kind)]
 
     def update(self, array: pyarrow.Array) -> None:
         array = canonical(array)
@@ -121,12 +121,12 @@ def _piece_types(kind: pyarrow.DataType) -> list[pyarrow.DataType]:
     return [kind.value_type] if is_list(kind) else []
 
 
-class InOrder:
+class OrderedFingerprint:
     """Streaming fingerprint of rows in their order."""
 
     def __init__(self, schema: pyarrow.Schema) -> None:
         _require_names(schema)
-        self._columns = {field.name: _Node(canonical_type(field.type)) for field in schema}
+        self._columns = {field.name: _ColumnHasher(canonical_type(field.type)) for field in schema}
         self._rows = 0
 
     def update(self, batch: pyarrow.RecordBatch | pyarrow.Table) -> None:
@@ -149,12 +149,12 @@ class InOrder:
         return Fingerprint(self._rows, tuple(columns))
 
 
-class InOrderByColumn:
+class OrderedFingerprintByColumn:
     """As `InOrder`, for rows that are seen one column after the other: as little is held in memory as can be."""
 
     def __init__(self, schema: pyarrow.Schema) -> None:
         _require_names(schema)
-        self._columns = {field.name: InOrder(pyarrow.schema([field])) for field in schema}
+        self._columns = {field.name: OrderedFingerprint(pyarrow.schema([field])) for field in schema}
 
     def update(self, column: pyarrow.Table) -> None:
         """Some rows of one column."""
@@ -169,11 +169,11 @@ class InOrderByColumn:
         return Fingerprint(max(counts, default=0), tuple(sorted(column for each in found for column in each.columns)))
 
 
-def in_order(
+def ordered_fingerprint(
     batches: Iterable[pyarrow.RecordBatch] | pyarrow.Table, schema: pyarrow.Schema | None = None
 ) -> Fingerprint:
     """The in-order fingerprint of these batches; `schema` where there may be none."""
-    return _whole(InOrder, batches, schema)
+    return _whole(OrderedFingerprint, batches, schema)
 
 
 # ---------------------------------------------------------------- in any order
@@ -182,7 +182,7 @@ _SCHEMA, _SUMS = "*schema", "*rows"  # the names of an any-order fingerprint's t
 _SECOND_LANE = numpy.uint64(0xE7037ED1A0B428DB)
 
 
-class AnyOrder:
+class UnorderedFingerprint:
     """Streaming fingerprint of rows whose order is free. Fingerprints of parts add up: see `combined`."""
 
     def __init__(self, schema: pyarrow.Schema) -> None:
@@ -218,11 +218,11 @@ class AnyOrder:
         return _of_sums(self._rows, schema, self._sums)
 
 
-def any_order(
+def unordered_fingerprint(
     batches: Iterable[pyarrow.RecordBatch] | pyarrow.Table, schema: pyarrow.Schema | None = None
 ) -> Fingerprint:
     """The order-free fingerprint of these batches; `schema` where there may be none."""
-    return _whole(AnyOrder, batches, schema)
+    return _whole(UnorderedFingerprint, batches, schema)
 
 
 def combined(parts: Iterable[Fingerprint]) -> Fingerprint:
@@ -267,7 +267,7 @@ def _refusing_what_arrow_cannot(name: str, kind: pyarrow.DataType) -> Iterator[N
 
 
 def _whole(
-    kind: type[InOrder] | type[AnyOrder],
+    kind: type[OrderedFingerprint] | type[UnorderedFingerprint],
     batches: Iterable[pyarrow.RecordBatch] | pyarrow.Table,
     schema: pyarrow.Schema | None,
 ) -> Fingerprint:

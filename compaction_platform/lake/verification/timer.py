@@ -4,11 +4,11 @@ import time
 from contextlib import AbstractContextManager
 
 
-class Stopwatch(AbstractContextManager["Stopwatch"]):
+class Timer(AbstractContextManager["Timer"]):
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def __enter__(self) -> "Stopwatch":
+    def __enter__(self) -> "Timer":
         self._began = time.monotonic()
         return self
 

@@ -8,13 +8,19 @@ from pydantic import Field
 
 from compaction_platform.lake.dagster.metrics import send_metrics
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
-from compaction_platform.lake.spark.parallel_map import Spread
-from compaction_platform.lake.storage.sizes import Sizes, histogram
+from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.lake.storage.sizes import FileSizes, histogram
 from compaction_platform.maintain.dagster.checks import check_specs, results_after_a_run, results_alone
-from compaction_platform.maintain.job import MaintainRun, Maintenance, Prospect, Report, Request
+from compaction_platform.maintain.job import (
+    MaintainRun,
+    MaintenancePlan,
+    MaintenanceReport,
+    MaintenanceRequest,
+    TableMaintenance,
+)
 from compaction_platform.maintain.operations.commit_groups import Committed
-from compaction_platform.maintain.plan.file_groups import Plan
-from compaction_platform.maintain.plan.health import Health
+from compaction_platform.maintain.plan.file_groups import RewritePlan
+from compaction_platform.maintain.plan.health import TableHealth
 from compaction_platform.persisted_names import SUBJECT_TAG
 from compaction_platform.settings import Profile, Settings
 
@@ -43,16 +49,16 @@ class MaintainConfig(dg.Config):
     )
     dry_run: bool = Field(default=False, description="Show what would be done; change nothing at all.")
 
-    def request(self) -> Request:
-        return Request(**self.model_dump())
+    def request(self) -> MaintenanceRequest:
+        return MaintenanceRequest(**self.model_dump())
 
 
-def maintenance_key(rules: Maintenance) -> dg.AssetKey:
+def maintenance_key(rules: TableMaintenance) -> dg.AssetKey:
     return dg.AssetKey(["maintenance", rules.name])
 
 
 def run_of(
-    rules: Maintenance,
+    rules: TableMaintenance,
     settings: Settings,
     spark: SparkResource | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -63,10 +69,12 @@ def run_of(
         found: SparkSession = spark.session
         return found
 
-    return MaintainRun(rules, settings, spark.spread if spark else Spread, session, say)
+    return MaintainRun(rules, settings, spark.spread if spark else ParallelMap, session, say)
 
 
-def maintained_asset(example: Maintenance, rules_for: Callable[[Profile], Maintenance]) -> dg.AssetsDefinition:
+def maintained_asset(
+    example: TableMaintenance, rules_for: Callable[[Profile], TableMaintenance]
+) -> dg.AssetsDefinition:
     key = maintenance_key(example)
     spec = dg.AssetSpec(
         key,
@@ -112,7 +120,7 @@ def maintained_asset(example: Maintenance, rules_for: Callable[[Profile], Mainte
     return maintain
 
 
-def maintain_job(rules: Maintenance) -> Any:
+def maintain_job(rules: TableMaintenance) -> Any:
     return dg.define_asset_job(
         f"maintain_{rules.name}",
         selection=dg.AssetSelection.assets(maintenance_key(rules)),
@@ -121,7 +129,7 @@ def maintain_job(rules: Maintenance) -> Any:
     )
 
 
-def undo_job(rules: Maintenance) -> dg.JobDefinition:
+def undo_job(rules: TableMaintenance) -> dg.JobDefinition:
     @dg.op(
         name=f"take_back_{rules.name}",
         description="The table goes back to the snapshot before its last compaction, if nobody has committed since.",
@@ -144,14 +152,14 @@ def undo_job(rules: Maintenance) -> dg.JobDefinition:
     return undo
 
 
-def pool_of(rules: Maintenance) -> str:
+def pool_of(rules: TableMaintenance) -> str:
     return f"maintain_{rules.name}"
 
 
 # ---------------------------------------------------------------- what a person sees
 
 
-def health_figures(health: Health) -> dict[str, Any]:
+def health_figures(health: TableHealth) -> dict[str, Any]:
     """Health as numbers, so that Dagster plots them over time."""
     oldest = health.counts.oldest_snapshot_ms
     return {
@@ -181,7 +189,7 @@ def health_figures(health: Health) -> dict[str, Any]:
     }
 
 
-def figures(report: Report) -> dict[str, Any]:
+def figures(report: MaintenanceReport) -> dict[str, Any]:
     return {
         **report.figures(),
         "health": report.after.score,
@@ -189,7 +197,9 @@ def figures(report: Report) -> dict[str, Any]:
         "why": report.after.reason,
         "manifests_merged": report.manifests_merged,
         "orphans_quarantined": len(report.orphans.orphans),
-        "file_sizes": dg.MetadataValue.md(histogram(Sizes.of(report.before.sizes), Sizes.of(report.after.sizes))),
+        "file_sizes": dg.MetadataValue.md(
+            histogram(FileSizes.of(report.before.sizes), FileSizes.of(report.after.sizes))
+        ),
         **({"skipped": report.skipped} if report.skipped else {}),
         **_plan(report.plan),
         **_table("compacted", [_compacted(each) for each in report.committed]),
@@ -221,7 +231,7 @@ def _compacted(each: Committed) -> dict[str, Any]:
     }
 
 
-def _plan(plan: Plan) -> dict[str, Any]:
+def _plan(plan: RewritePlan) -> dict[str, Any]:
     groups = [
         {
             "partition": group.partition,
@@ -243,14 +253,14 @@ def _table(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:SHOWN]])} if rows else {}
 
 
-def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, prospect: Prospect) -> None:
+def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, prospect: MaintenancePlan) -> None:
     """An observation, not a materialization: nothing was done."""
     plan = prospect.plan
     context.log.info(
         f"dry run, nothing was changed: {plan.files} files would become about {plan.expected_files}; "
         f"{len(prospect.expiring)} snapshots would expire"
     )
-    sizes = Sizes.of(prospect.health.sizes)
+    sizes = FileSizes.of(prospect.health.sizes)
     context.log_event(
         dg.AssetObservation(
             key,
@@ -278,7 +288,7 @@ def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, prospect:
     )
 
 
-def _failure(report: Report) -> dg.Failure:
+def _failure(report: MaintenanceReport) -> dg.Failure:
     if report.unknown:
         return dg.Failure(report.unknown)
     if not report.failed:
@@ -291,6 +301,6 @@ def _failure(report: Report) -> dg.Failure:
     )
 
 
-def _send(rules: Maintenance, report: Report) -> str | None:
+def _send(rules: TableMaintenance, report: MaintenanceReport) -> str | None:
     counts = {f"maintain.{name}": value for name, value in report.figures().items() if name.startswith("files_")}
     return send_metrics(counts, {"maintain.duration": report.seconds}, {"table": rules.table})

@@ -6,10 +6,10 @@ from typing import Any
 
 import dagster as dg
 
-from compaction_platform.maintain.job import MaintainRun, Report
+from compaction_platform.maintain.job import MaintainRun, MaintenanceReport
 from compaction_platform.maintain.operations.remove_dangling_deletes import dangling_deletes
 from compaction_platform.maintain.operations.verify_rows import missing_files, retention_gap, rows_differ
-from compaction_platform.maintain.plan.health import Health
+from compaction_platform.maintain.plan.health import TableHealth
 
 RECOMMENDED = "compaction_recommended"
 UNCHANGED = "rows_unchanged_by_compaction"
@@ -38,7 +38,7 @@ def check_specs(asset: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     ]
 
 
-def recommendation(health: Health) -> dg.AssetCheckResult:
+def recommendation(health: TableHealth) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         check_name=RECOMMENDED,
         passed=not health.recommended,
@@ -56,7 +56,9 @@ def recommendation(health: Health) -> dg.AssetCheckResult:
     )
 
 
-def results_after_a_run(run: MaintainRun, report: Report, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+def results_after_a_run(
+    run: MaintainRun, report: MaintenanceReport, wanted: Collection[str]
+) -> Iterator[dg.AssetCheckResult]:
     if UNCHANGED in wanted:
         different = {path: error for path, error in report.failed.items() if error.startswith("OutputDiffers")}
         rows = sum(each.result.rows for each in report.committed)
@@ -75,7 +77,7 @@ def results_alone(run: MaintainRun, wanted: Collection[str]) -> Iterator[dg.Asse
     yield from _look(run, run.health(), wanted)
 
 
-def _look(run: MaintainRun, health: Health, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+def _look(run: MaintainRun, health: TableHealth, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
     if RECOMMENDED in wanted:
         yield recommendation(health)
     if RETENTION in wanted:
@@ -96,7 +98,7 @@ def _retention(run: MaintainRun) -> dg.AssetCheckResult:
     return _result(RETENTION, problems, "things are missing for time travel inside the retention", figures)
 
 
-def _metadata(health: Health) -> dg.AssetCheckResult:
+def _metadata(health: TableHealth) -> dg.AssetCheckResult:
     counts = health.counts
     limits: list[tuple[str, int, int, str]] = [
         ("snapshots", counts.snapshots, MOST_SNAPSHOTS, "shorten snapshots.retention_hours, or let them expire"),

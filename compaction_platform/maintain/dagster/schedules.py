@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from compaction_platform.maintain.job import Maintenance
+from compaction_platform.maintain.job import TableMaintenance
 
 
-def maintain_schedule(rules: Maintenance, job: object, cron: str) -> dg.ScheduleDefinition:
+def maintain_schedule(rules: TableMaintenance, job: object, cron: str) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
         name=f"maintain_{rules.name}_schedule",
         job=job,  # type: ignore[arg-type]  # an unresolved asset job is one of the kinds this takes

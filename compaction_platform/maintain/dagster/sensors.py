@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from compaction_platform.lake.dagster.resources import LakeResource
-from compaction_platform.lake.dagster.run_requests import WHOLE, Due, run_requests
+from compaction_platform.lake.dagster.run_requests import WHOLE, DuePartition, run_requests
 from compaction_platform.lake.iceberg.history import published
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.maintain.dagster.assets import health_figures, maintenance_key, run_of
 from compaction_platform.maintain.dagster.checks import RECOMMENDED, recommendation
-from compaction_platform.maintain.job import Maintenance
+from compaction_platform.maintain.job import TableMaintenance
 from compaction_platform.maintain.operations.commit_groups import COMPACTION
-from compaction_platform.maintain.plan.health import Health
+from compaction_platform.maintain.plan.health import TableHealth
 from compaction_platform.maintain.table_state import TableMissing
 from compaction_platform.persisted_names import COMMIT_KIND
 from compaction_platform.settings import Profile, Settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Seen:
+class HealthCursor:
     """The snapshot that was looked at last, and what came of it."""
 
     table: str = ""
@@ -39,25 +39,25 @@ class Seen:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_cursor(cls, cursor: str | None) -> "Seen":
+    def from_cursor(cls, cursor: str | None) -> "HealthCursor":
         return cls(**json.loads(cursor)) if cursor else cls()
 
-    def since(self, table: "Table") -> "Since | None":
+    def since(self, table: "Table") -> "ChangesSince | None":
         """What was committed since then; None if that cannot be told any more."""
         if self.table != str(table.metadata.table_uuid):
             return None
         commits, compacted = 0, False
         for snapshot in published(table).snapshots:
             if snapshot.snapshot_id == self.snapshot_id:
-                return Since(commits, compacted)
+                return ChangesSince(commits, compacted)
             kind = (snapshot.summary.additional_properties if snapshot.summary else {}).get(COMMIT_KIND)
             commits += kind is None  # our own commits are no news
             compacted |= kind == COMPACTION
-        return Since(commits, compacted) if self.snapshot_id is None else None
+        return ChangesSince(commits, compacted) if self.snapshot_id is None else None
 
 
 @dataclass(frozen=True)
-class Since:
+class ChangesSince:
     commits: int  # of writers
     compacted: bool
 
@@ -67,7 +67,7 @@ class Since:
 
 
 def health_sensor(
-    example: Maintenance, rules_for: Callable[[Profile], Maintenance], job: object
+    example: TableMaintenance, rules_for: Callable[[Profile], TableMaintenance], job: object
 ) -> dg.SensorDefinition:
     @dg.sensor(
         name=f"health_{example.name}",
@@ -85,14 +85,14 @@ def health_sensor(
             table = run.table()
         except TableMissing as missing:
             return dg.SensorResult(skip_reason=str(missing), cursor=context.cursor)
-        before = Seen.from_cursor(context.cursor)
+        before = HealthCursor.from_cursor(context.cursor)
         if reason := _why_not_now(before, table, rules, settings):
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
         now = _now(settings)
         found = run.health(now)
         to_do, waits = run.work_to_do(found, now)
         wanted = rules.automatic and to_do
-        seen = Seen(
+        seen = HealthCursor(
             str(table.metadata.table_uuid), table.metadata.current_snapshot_id, wanted, rules.automatic and waits
         )
         requests: list[dg.RunRequest] = []
@@ -115,7 +115,7 @@ def health_sensor(
     return health
 
 
-def _why_not_now(before: Seen, table: "Table", rules: Maintenance, settings: Settings) -> str | None:
+def _why_not_now(before: HealthCursor, table: "Table", rules: TableMaintenance, settings: Settings) -> str | None:
     """Why this is not the moment for a look; None if it is."""
     since = before.since(table)
     if since is None or since.commits >= rules.check_interval:
@@ -127,14 +127,14 @@ def _why_not_now(before: Seen, table: "Table", rules: Maintenance, settings: Set
 
 
 def _now(settings: Settings) -> datetime:
-    return Objects.at(settings.place("_compaction"), settings).now()
+    return ObjectStore.at(settings.place("_compaction"), settings).now()
 
 
-def _is_open(rules: Maintenance, now: datetime) -> bool:
+def _is_open(rules: TableMaintenance, now: datetime) -> bool:
     return rules.window is None or rules.window.contains(now)
 
 
-def _events(rules: Maintenance, found: Health) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
+def _events(rules: TableMaintenance, found: TableHealth) -> list[dg.AssetObservation | dg.AssetCheckEvaluation]:
     key, result = maintenance_key(rules), recommendation(found)
     check = dg.AssetCheckEvaluation(
         asset_key=key,
@@ -147,9 +147,9 @@ def _events(rules: Maintenance, found: Health) -> list[dg.AssetObservation | dg.
     return [dg.AssetObservation(key, metadata=health_figures(found)), check]
 
 
-def _due(rules: Maintenance, seen: Seen) -> Due:
+def _due(rules: TableMaintenance, seen: HealthCursor) -> DuePartition:
     digest = hashlib.sha256(f"{seen.table} {seen.snapshot_id}".encode()).hexdigest()
-    return Due(
+    return DuePartition(
         f"maintenance.{rules.name}",
         [WHOLE],
         {WHOLE: digest},

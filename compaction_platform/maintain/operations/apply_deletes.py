@@ -10,7 +10,7 @@ import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.lake.verification.row_hash import value_hashes
 
@@ -19,7 +19,7 @@ class DeleteUnsupported(CompactionError):
     """An equality delete that cannot be applied here. Its data files are left as they are."""
 
 
-def positions_in(delete: DataFile, reader: DataFileRows) -> dict[str, Array]:
+def positions_in(delete: DataFile, reader: DataFileReader) -> dict[str, Array]:
     """The positions that a position delete file holds, for each data file."""
     content = pyarrow.BufferReader(reader.fetch(delete.file_path))
     file = pyarrow.parquet.ParquetFile(content, page_checksum_verification=True, read_dictionary=["file_path"])
@@ -48,7 +48,7 @@ def is_left(rows: pyarrow.Table, first: int, positions: Iterable[Array]) -> Arra
 class EqualityDelete:
     """Rows whose columns equal one of these are deleted. Null equals null."""
 
-    def __init__(self, delete: DataFile, reader: DataFileRows) -> None:
+    def __init__(self, delete: DataFile, reader: DataFileReader) -> None:
         ids = sorted(delete.equality_ids or ())
         schema = reader.metadata.schema()
         known = {field.field_id: field.name for field in schema.fields}

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestEntry
 
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
 from compaction_platform.lake.iceberg.history import published
-from compaction_platform.lake.iceberg.replace_files import Added, Change, CommitUnknown, commit_change
+from compaction_platform.lake.iceberg.replace_files import AddedFile, CommitUnknown, FileChange, commit_change
 from compaction_platform.lake.parquet.second_reader import Extent
-from compaction_platform.lake.parquet.stitch.stitch_plan import Ways, ways_of
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.spark.parallel_map import Outcome, Spread
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnStrategies, column_strategies
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.spark.parallel_map import ParallelMap, TaskResult
 from compaction_platform.maintain.operations.remove_dangling_deletes import COMMIT_ATTEMPTS, dangling
-from compaction_platform.maintain.operations.rewrite_data_files import Rewrite, Rewritten, Work
+from compaction_platform.maintain.operations.rewrite_data_files import RewriteGroup, RewriteTask, RewrittenGroup
 from compaction_platform.maintain.operations.second_reader import FileWithDeletes
 from compaction_platform.maintain.plan.delete_index import is_position_delete, may_refer_to, place_of
-from compaction_platform.maintain.plan.file_groups import Group, Plan, Policy
-from compaction_platform.maintain.table_state import Look
+from compaction_platform.maintain.plan.file_groups import DataFileGroup, RewritePlan, RewritePolicy
+from compaction_platform.maintain.table_state import TableState
 from compaction_platform.persisted_names import COMMIT_KIND, MAINTENANCE_RUN
 
 if TYPE_CHECKING:
@@ -39,14 +39,14 @@ COMPACTION = "compaction"
 class Committed:
     """A group that is in the table."""
 
-    group: Group
-    result: Rewritten
+    group: DataFileGroup
+    result: RewrittenGroup
     snapshot_id: int
     delete_files_removed: int = 0
 
 
 @dataclass(frozen=True)
-class Compacted:
+class CommittedGroups:
     """What became of the groups of one plan."""
 
     committed: tuple[Committed, ...] = ()
@@ -58,23 +58,23 @@ class Compacted:
 
 
 @dataclass
-class Compaction:
+class GroupCommits:
     """Carries out one plan on the table as `look` saw it."""
 
-    look: Look
-    policy: Policy
-    encoding: Encoding
+    look: TableState
+    policy: RewritePolicy
+    encoding: WriterOptions
     settings: "Settings"
     run_id: str
     say: Callable[[str], None]
     referred_to: dict[str, frozenset[str]] = field(default_factory=dict)
     second_reader: Extent = "sample"
 
-    def run(self, plan: Plan, spread: Spread) -> Compacted:
-        reader = DataFileRows(lean(self.look.metadata), self.settings)
-        rewrite = Rewrite(reader, self.policy, self.encoding, self.second_reader)
+    def run(self, plan: RewritePlan, spread: ParallelMap) -> CommittedGroups:
+        reader = DataFileReader(lean(self.look.metadata), self.settings)
+        rewrite = RewriteGroup(reader, self.policy, self.encoding, self.second_reader)
         works = [self._work(group) for group in plan.groups]
-        done = Compacted()
+        done = CommittedGroups()
         with closing(spread.run_together(rewrite, works, weight=lambda work: work.group.bytes)) as outcomes:
             for some in outcomes:  # what is ready at one time shares a commit
                 done = self._commit(some, rewrite, done)
@@ -82,12 +82,14 @@ class Compaction:
                     break
         return done
 
-    def _work(self, group: Group) -> Work:
+    def _work(self, group: DataFileGroup) -> RewriteTask:
         entries = [self.look.files.data[file.path] for file in group.files]
         first = entries[0].data_file
         spec = self.look.metadata.specs()[first.spec_id]
         directory = spec.partition_to_path(first.partition, self.look.metadata.schema())
-        return Work(group, tuple(self._input(each) for each in entries), first.spec_id, first.partition, directory)
+        return RewriteTask(
+            group, tuple(self._input(each) for each in entries), first.spec_id, first.partition, directory
+        )
 
     def _input(self, entry: ManifestEntry) -> FileWithDeletes:
         applying = self.look.applying[entry.data_file.file_path]
@@ -99,7 +101,9 @@ class Compaction:
 
     # ------------------------------------------------------------ commit
 
-    def _commit(self, outcomes: Sequence[Outcome[Work, Rewritten]], rewrite: Rewrite, done: Compacted) -> Compacted:
+    def _commit(
+        self, outcomes: Sequence[TaskResult[RewriteTask, RewrittenGroup]], rewrite: RewriteGroup, done: CommittedGroups
+    ) -> CommittedGroups:
         failed = {each.item.group.files[0].path: str(each.error) for each in outcomes if each.failed}
         for path, error in failed.items():
             self.say(f"{path} and what was to be joined to it are left as they are: {error}")
@@ -113,7 +117,7 @@ class Compaction:
         done = replace(done, failed={**done.failed, **failed}, damaged={**done.damaged, **damaged})
         for _ in range(COMMIT_ATTEMPTS):
             self.look.table.refresh()
-            now = Look.at(self.look.table, self.look.manifests)
+            now = TableState.at(self.look.table, self.look.manifests)
             ready, conflicts = self._without_conflicts(now, ready, rewrite)
             done = replace(done, conflicts={**done.conflicts, **conflicts})
             if not ready:
@@ -145,17 +149,17 @@ class Compaction:
         self.say(busy)
         return replace(done, busy=busy)
 
-    def _tell_columns(self, ready: Mapping[Work, Rewritten]) -> None:
+    def _tell_columns(self, ready: Mapping[RewriteTask, RewrittenGroup]) -> None:
         """How columns were made: once for all groups in which they were made in the same ways."""
-        told: set[Ways] = set()
+        told: set[ColumnStrategies] = set()
         for work, result in ready.items():
-            ways = ways_of(result.columns)
+            ways = column_strategies(result.columns)
             if ways and ways not in told:
                 told.add(ways)
                 self.say(f"columns of {work.group.partition or 'the table'}: {'; '.join(map(str, result.columns))}")
 
     @staticmethod
-    def _discard(ready: Mapping[Work, Rewritten], rewrite: Rewrite) -> None:
+    def _discard(ready: Mapping[RewriteTask, RewrittenGroup], rewrite: RewriteGroup) -> None:
         for result in ready.values():
             rewrite.discard(result.outputs)
 
@@ -165,21 +169,21 @@ class Compaction:
         base = self.look.snapshot
         return base.sequence_number if base else None
 
-    def _change(self, ready: Mapping[Work, Rewritten], removed: set[str]) -> Change:
-        return Change(
-            added=[Added(file, self._age) for result in ready.values() for file in result.outputs],
+    def _change(self, ready: Mapping[RewriteTask, RewrittenGroup], removed: set[str]) -> FileChange:
+        return FileChange(
+            added=[AddedFile(file, self._age) for result in ready.values() for file in result.outputs],
             removed=frozenset(removed),
             properties={MAINTENANCE_RUN: self.run_id, COMMIT_KIND: COMPACTION},
         )
 
-    def _without_use(self, now: Look, ready: Mapping[Work, Rewritten], removed: set[str]) -> set[str]:
+    def _without_use(self, now: TableState, ready: Mapping[RewriteTask, RewrittenGroup], removed: set[str]) -> set[str]:
         """Delete files that delete nothing any more once this is committed."""
         added = [(place_of(file), self._age or 0) for result in ready.values() for file in result.outputs]
         return dangling(now, self.referred_to, without=removed, added=added)
 
     def _without_conflicts(
-        self, now: Look, ready: Mapping[Work, Rewritten], rewrite: Rewrite
-    ) -> tuple[dict[Work, Rewritten], dict[str, str]]:
+        self, now: TableState, ready: Mapping[RewriteTask, RewrittenGroup], rewrite: RewriteGroup
+    ) -> tuple[dict[RewriteTask, RewrittenGroup], dict[str, str]]:
         staying, conflicts = {}, {}
         for work, result in ready.items():
             reason = self._conflict(now, work)
@@ -191,7 +195,7 @@ class Compaction:
                 rewrite.discard(file for file in result.outputs if file.file_path not in now.files.data)
         return staying, conflicts
 
-    def _conflict(self, now: Look, work: Work) -> str | None:
+    def _conflict(self, now: TableState, work: RewriteTask) -> str | None:
         """What a writer did that makes this group's result wrong."""
         if now.metadata.current_schema_id != self.look.metadata.current_schema_id:
             return "the table's columns changed"

@@ -9,7 +9,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.identifiers import checked_identifier
-from compaction_platform.maintain.plan.snapshot_retention import Known, Ref, Retention, to_expire
+from compaction_platform.maintain.plan.snapshot_retention import KnownSnapshot, Ref, Retention, to_expire
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 def due(metadata: "TableMetadata", retention: Retention, now: datetime) -> list[int]:
     snapshots = [
-        Known(each.snapshot_id, each.parent_snapshot_id, _moment(each.timestamp_ms)) for each in metadata.snapshots
+        KnownSnapshot(each.snapshot_id, each.parent_snapshot_id, _moment(each.timestamp_ms))
+        for each in metadata.snapshots
     ]
     refs = {
         name: Ref(

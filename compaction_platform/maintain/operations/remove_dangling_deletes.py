@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import FileFormat
 
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows
-from compaction_platform.lake.iceberg.replace_files import Change, commit_change
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
+from compaction_platform.lake.iceberg.replace_files import FileChange, commit_change
 from compaction_platform.maintain.operations.apply_deletes import positions_in
 from compaction_platform.maintain.plan.delete_index import (
     Place,
@@ -19,7 +19,7 @@ from compaction_platform.maintain.plan.delete_index import (
     place_of,
     sequence_of,
 )
-from compaction_platform.maintain.table_state import Look
+from compaction_platform.maintain.table_state import TableState
 from compaction_platform.persisted_names import COMMIT_KIND
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ READ_AT_ONCE = 8
 
 
 def dangling(
-    look: Look,
+    look: TableState,
     referred_to: Mapping[str, Set[str]],
     without: Set[str] = frozenset(),
     added: Iterable[tuple[Place, int]] = (),
@@ -71,14 +71,14 @@ def dangling(
 
 def dangling_deletes(table: "Table", settings: "Settings") -> set[str]:
     """Delete files that apply to nothing; those that may be about several files are read."""
-    look = Look.at(table)
+    look = TableState.at(table)
     return dangling(look, referred_to(look, settings, {}))
 
 
-def referred_to(look: Look, settings: "Settings", known: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+def referred_to(look: TableState, settings: "Settings", known: dict[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """For position delete files whose bounds do not tell: the data files they are about. Files never change, so what is
     `known` is not read again, and what is read is put there."""
-    reader = DataFileRows(look.metadata, settings)
+    reader = DataFileReader(look.metadata, settings)
     unknown = [
         entry.data_file
         for path, entry in look.files.deletes.items()
@@ -98,11 +98,11 @@ def remove_dangling(
 ) -> int:
     """Take delete files that delete nothing out of the table; how many."""
     for _ in range(COMMIT_ATTEMPTS):
-        now = Look.at(table)
+        now = TableState.at(table)
         gone = dangling(now, referred_to(now, settings, known))
         if not gone:
             return 0
-        change = Change(removed=frozenset(gone), properties={COMMIT_KIND: DANGLING})
+        change = FileChange(removed=frozenset(gone), properties={COMMIT_KIND: DANGLING})
         try:
             snapshot_id = commit_change(table, change, now.manifests)
         except CommitFailedException:

@@ -22,7 +22,7 @@ from compaction_platform.lake.storage.conditional_delete import CHANGED, delete_
 from compaction_platform.lake.storage.object_store import (
     ObjectExists,
     ObjectMissing,
-    Objects,
+    ObjectStore,
     StoredObject,
     StoreRefused,
 )
@@ -55,7 +55,7 @@ class TableReplaced(CompactionError):
 
 
 @dataclass(frozen=True)
-class Found:
+class OrphanFiles:
     """What lies below a table's location and is nobody's."""
 
     orphans: tuple[StoredObject, ...] = ()
@@ -97,7 +97,7 @@ class References:
 
 
 @dataclass(frozen=True)
-class Orphans:
+class OrphanRemoval:
     table: "Table"
     settings: "Settings"
     older_than: timedelta
@@ -111,8 +111,8 @@ class Orphans:
             )
 
     @property
-    def store(self) -> Objects:
-        return Objects.at(f"s3://{bucket_of(self._location)}/{key_of(self._location)}".rstrip("/"), self.settings)
+    def store(self) -> ObjectStore:
+        return ObjectStore.at(f"s3://{bucket_of(self._location)}/{key_of(self._location)}".rstrip("/"), self.settings)
 
     @cached_property
     def _references(self) -> References:
@@ -122,7 +122,7 @@ class Orphans:
     def _location(self) -> str:
         return str(self.table.location()).rstrip("/")
 
-    def find(self, now: datetime) -> Found:
+    def find(self, now: datetime) -> OrphanFiles:
         """Listing comes first: what is committed after it is known to the metadata that is read then."""
         listed = list(self.store.list())
         needed = self._references.now()
@@ -144,9 +144,9 @@ class Orphans:
         ]
         left = [each for each in old if not is_named_by_iceberg(each.key, has_hint=has_hint)]
         others = [each for each in left if not _belongs_to_another(each.key, in_place)]
-        return Found(tuple(orphans), tuple(over), tuple(missed), tuple(others))
+        return OrphanFiles(tuple(orphans), tuple(over), tuple(missed), tuple(others))
 
-    def clear(self, found: Found, say: Callable[[str], None]) -> None:
+    def clear(self, found: OrphanFiles, say: Callable[[str], None]) -> None:
         store = self.store
         for each in found.to_restore:
             self._put_back(store, each, say)
@@ -158,7 +158,7 @@ class Orphans:
             names = ", ".join(each.key for each in found.others[:SHOWN])
             say(f"{len(found.others)} files that nothing refers to stay, as they are not named like Iceberg's: {names}")
 
-    def _put_back(self, store: Objects, quarantined: StoredObject, say: Callable[[str], None]) -> None:
+    def _put_back(self, store: ObjectStore, quarantined: StoredObject, say: Callable[[str], None]) -> None:
         """The copy stays for another grace: a run that has slept may be about to remove the original."""
         original = quarantined.key.removeprefix(f"{QUARANTINE_DIRECTORY}/")
         try:
@@ -168,7 +168,7 @@ class Orphans:
             return  # another run was faster
         say(f"{original} was in quarantine and is referred to now: put back")
 
-    def _set_aside(self, store: Objects, orphans: Sequence[StoredObject], say: Callable[[str], None]) -> None:
+    def _set_aside(self, store: ObjectStore, orphans: Sequence[StoredObject], say: Callable[[str], None]) -> None:
         """All are copied; then the table is looked at; then those that it still does not refer to are removed."""
         copied: dict[str, str] = {}
         for orphan in orphans:
@@ -190,7 +190,7 @@ class Orphans:
             if reason != CHANGED:  # somebody is writing to it: not an orphan
                 say(f"{key} could not be moved to quarantine and stays: {reason}")
 
-    def _delete(self, store: Objects, over: Sequence[StoredObject], say: Callable[[str], None]) -> None:
+    def _delete(self, store: ObjectStore, over: Sequence[StoredObject], say: Callable[[str], None]) -> None:
         needed = self._references.now()
         going = {}
         for each in over:

@@ -20,18 +20,23 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileRows, key_of
+from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileReader, key_of
 from compaction_platform.lake.iceberg.data_file_writer import data_file
 from compaction_platform.lake.parquet.external_sort import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.parquet.second_reader import Extent, NotJudged
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.parquet.stitch.stitch_plan import Choice, Stitched
-from compaction_platform.lake.parquet.stitch.verify import proved
-from compaction_platform.lake.parquet.writer import Encoding, Output, row_groups
-from compaction_platform.lake.storage.prefetch import fetched
-from compaction_platform.lake.storage.staged_upload import Spool
-from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint, InOrder, InOrderByColumn
-from compaction_platform.lake.verification.timer import Stopwatch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice, Stitched
+from compaction_platform.lake.parquet.stitch.verify import verify_stitched
+from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions, row_groups
+from compaction_platform.lake.storage.prefetch import fetch_all
+from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.lake.verification.fingerprint import (
+    Fingerprint,
+    OrderedFingerprint,
+    OrderedFingerprintByColumn,
+    UnorderedFingerprint,
+)
+from compaction_platform.lake.verification.timer import Timer
 from compaction_platform.maintain.operations import stitch as stitching
 from compaction_platform.maintain.operations.apply_deletes import EqualityDelete, is_left, positions_in
 from compaction_platform.maintain.operations.second_reader import (
@@ -40,7 +45,7 @@ from compaction_platform.maintain.operations.second_reader import (
     look_at_output,
     read_in_sql,
 )
-from compaction_platform.maintain.plan.file_groups import Group, Policy
+from compaction_platform.maintain.plan.file_groups import DataFileGroup, RewritePolicy
 from compaction_platform.persisted_names import COMPACTED_FILE_PREFIX
 
 FETCHED_AHEAD = 8
@@ -52,10 +57,10 @@ class OutputDiffers(CompactionError):
 
 
 @dataclass(frozen=True)
-class Work:
+class RewriteTask:
     """A group of the plan with all that a task must know of its files."""
 
-    group: Group
+    group: DataFileGroup
     inputs: tuple[FileWithDeletes, ...]
     spec_id: int
     partition: Record
@@ -63,7 +68,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Rewritten:
+class RewrittenGroup:
     outputs: tuple[DataFile, ...] = ()
     rows_read: int = 0  # deleted ones included
     rows: int = 0
@@ -72,7 +77,7 @@ class Rewritten:
     referred_to: Mapping[str, frozenset[str]] = field(default_factory=dict)
     engine: Literal["stitch", "re-encode", "sort", "none"] = "none"
     reason: str = ""  # for the engine
-    columns: tuple[Choice, ...] = ()  # how each was made, where that differs
+    columns: tuple[ColumnChoice, ...] = ()  # how each was made, where that differs
     seconds: float = 0.0
     proof_seconds: float = 0.0  # of those
     damaged: Mapping[str, str] = field(default_factory=dict)  # an input that cannot be read: nothing was made
@@ -95,46 +100,46 @@ class _Progress:
 
 
 @dataclass(frozen=True)
-class Rewrite:
+class RewriteGroup:
     """All that a task needs. It travels to where the work is done."""
 
-    reader: DataFileRows
-    policy: Policy
-    encoding: Encoding
+    reader: DataFileReader
+    policy: RewritePolicy
+    encoding: WriterOptions
     second_reader: Extent = "sample"
 
-    def __call__(self, work: Work) -> Rewritten:
+    def __call__(self, work: RewriteTask) -> RewrittenGroup:
         try:
             return self._rewritten(work)
         except DataFileDamaged as damaged:
             if damaged.path not in {each.file.file_path for each in work.inputs}:
                 raise
-            return Rewritten(damaged={damaged.path: str(damaged)})
+            return RewrittenGroup(damaged={damaged.path: str(damaged)})
 
-    def _rewritten(self, work: Work) -> Rewritten:
+    def _rewritten(self, work: RewriteTask) -> RewrittenGroup:
         began = time.monotonic()
         reason = self._why_not_stitched(work)
         if reason is None:
             try:
                 return replace(self._stitched(work), seconds=time.monotonic() - began)
-            except CannotStitch as cannot:
+            except StitchUnsupported as cannot:
                 reason = str(cannot)
         return replace(self._encoded_anew(work), reason=reason, seconds=time.monotonic() - began)
 
-    def _why_not_stitched(self, work: Work) -> str | None:
+    def _why_not_stitched(self, work: RewriteTask) -> str | None:
         if self._sort_columns:
             return f"sorted by {', '.join(self._sort_columns)}"
         if any(each.positions or each.equalities for each in work.inputs):
             return "rows are deleted from these files"
         return None
 
-    def _stitched(self, work: Work) -> Rewritten:
+    def _stitched(self, work: RewriteTask) -> RewrittenGroup:
         """Pages are joined as they are, and proved before an upload ends. What is stored must be the same bytes."""
-        digest = InOrderByColumn(self.reader.schema)
-        proof = Stopwatch()
+        digest = OrderedFingerprintByColumn(self.reader.schema)
+        proof = Timer()
         outputs: list[DataFile] = []
         reasons: list[str] = []
-        columns: tuple[Choice, ...] = ()
+        columns: tuple[ColumnChoice, ...] = ()
         try:
             with tempfile.TemporaryDirectory(prefix="compaction-rewrite-") as spool:
                 for files in stitching.cut([each.file for each in work.inputs], self.policy):
@@ -152,7 +157,7 @@ class Rewrite:
             self.discard(outputs)
             raise
         found = digest.finish()
-        return Rewritten(
+        return RewrittenGroup(
             tuple(outputs),
             rows_read=found.rows,
             rows=found.rows,
@@ -164,8 +169,8 @@ class Rewrite:
         )
 
     def _stitched_into(
-        self, path: Path, files: Sequence[DataFile], digest: InOrderByColumn, work: Work, proof: Stopwatch
-    ) -> tuple[DataFile, str, tuple[Choice, ...]]:
+        self, path: Path, files: Sequence[DataFile], digest: OrderedFingerprintByColumn, work: RewriteTask, proof: Timer
+    ) -> tuple[DataFile, str, tuple[ColumnChoice, ...]]:
         """Inputs take room until this returns, not longer. A large output goes to the store while it is made; it is
         there when it is proved, and not before."""
         contents = self._contents(files)
@@ -173,11 +178,11 @@ class Rewrite:
         store = self.reader.store(location)
         made: Stitched | None = None
         try:
-            with Spool(path, store, key_of(location)) as sink:
+            with StagedUpload(path, store, key_of(location)) as sink:
                 made = stitching.stitched(files, contents, self.reader.schema, self.encoding, sink)
-                with refusing_what_is_unfit(), proof:
+                with unsupported_if_unreadable(), proof:
                     look_at_input(files, contents, self.second_reader)
-                    found = proved(made.plan, made.choices, sink.mapped(), also=digest)
+                    found = verify_stitched(made.plan, made.choices, sink.mapped(), also=digest)
                     made.publish(found.bounds)
                     self._require_readable(path)
                 if not sink.complete():
@@ -193,11 +198,11 @@ class Rewrite:
             return self.reader.fetch(file.file_path)
 
         try:
-            found = fetched(read, files, lambda file: file.file_size_in_bytes)
+            found = fetch_all(read, files, lambda file: file.file_size_in_bytes)
         except OSError as problem:
             if problem.errno != errno.ENOSPC:
                 raise
-            raise CannotStitch("there is no room for the inputs in the temporary directory") from problem
+            raise StitchUnsupported("there is no room for the inputs in the temporary directory") from problem
         return [content for content in found if content is not None]
 
     def _is_stored(self, path: str, file: Path) -> bool:
@@ -209,7 +214,7 @@ class Rewrite:
         with file.open("rb") as here:
             return all(here.read(len(piece)) == piece for piece in store.pieces(key, there.size, there.etag))
 
-    def _encoded_anew(self, work: Work) -> Rewritten:
+    def _encoded_anew(self, work: RewriteTask) -> RewrittenGroup:
         rows = _Rows(self.reader, work)
         outputs: list[DataFile] = []
         try:
@@ -219,7 +224,7 @@ class Rewrite:
                 for path in self._written(tables, rows.progress, Path(spool)):
                     outputs.append(self._stored(path, work))
             expected = digest.finish()
-            with Stopwatch() as proof:
+            with Timer() as proof:
                 problems = expected.differences(self._read_back(outputs))
                 problems += self._second_look(work, rows, expected)
             if expected.rows != rows.left:
@@ -232,7 +237,7 @@ class Rewrite:
         except BaseException:
             self.discard(outputs)
             raise
-        return Rewritten(
+        return RewrittenGroup(
             tuple(outputs),
             rows_read=rows.read,
             rows=expected.rows,
@@ -253,17 +258,17 @@ class Rewrite:
     def _sort_columns(self) -> tuple[str, ...]:
         return self.policy.z_order_by or self.policy.sort_by
 
-    def _digest(self) -> InOrder | AnyOrder:
-        return (AnyOrder if self._sort_columns else InOrder)(self.reader.schema)
+    def _digest(self) -> OrderedFingerprint | UnorderedFingerprint:
+        return (UnorderedFingerprint if self._sort_columns else OrderedFingerprint)(self.reader.schema)
 
-    def _in_order(self, rows: "_Rows", digest: InOrder | AnyOrder) -> Iterator[pyarrow.Table]:
+    def _in_order(self, rows: "_Rows", digest: OrderedFingerprint | UnorderedFingerprint) -> Iterator[pyarrow.Table]:
         """Row groups as they are to be written."""
         batches = (batch for some in rows for batch in some.to_batches())
         for group in row_groups(batches, self.reader.schema, self.encoding.row_group_bytes):
             digest.update(group)  # few large ones: much faster than many small ones
             yield group
 
-    def _sorted(self, rows: "_Rows", digest: InOrder | AnyOrder) -> Iterator[pyarrow.Table]:
+    def _sorted(self, rows: "_Rows", digest: OrderedFingerprint | UnorderedFingerprint) -> Iterator[pyarrow.Table]:
         is_second = False
 
         def batches() -> Iterator[pyarrow.RecordBatch]:
@@ -275,7 +280,7 @@ class Rewrite:
                 yield from some.to_batches()
             is_second, rows.progress.rows = True, rows.left
 
-        encoding = Encoding(row_group_bytes=self.encoding.row_group_bytes, sort_by=self._sort_columns)
+        encoding = WriterOptions(row_group_bytes=self.encoding.row_group_bytes, sort_by=self._sort_columns)
         order = by_z_curve if self.policy.z_order_by else by_columns
         return sorted_row_groups(batches, self.reader.schema, encoding, order)
 
@@ -286,7 +291,7 @@ class Rewrite:
         rest = next(tables, None)
         while rest is not None:
             path = spool / f"{uuid.uuid4()}.parquet"
-            with path.open("wb") as sink, Output(self.reader.schema, self.encoding, sink) as output:
+            with path.open("wb") as sink, ParquetOutput(self.reader.schema, self.encoding, sink) as output:
                 size = 0
                 while rest is not None:
                     output.write([rest])
@@ -300,7 +305,7 @@ class Rewrite:
             yield path
             path.unlink()
 
-    def _stored(self, spooled: Path, work: Work) -> DataFile:
+    def _stored(self, spooled: Path, work: RewriteTask) -> DataFile:
         location = self._location(spooled.name, work)
         store = self.reader.store(location)
         self._require_readable(spooled)
@@ -311,13 +316,13 @@ class Rewrite:
             store.delete([key_of(location)])
             raise
 
-    def _location(self, name: str, work: Work) -> str:
+    def _location(self, name: str, work: RewriteTask) -> str:
         """Where a new data file of that partition goes."""
         table = self.reader.metadata
         inside = "/".join(part for part in (work.directory, f"{COMPACTED_FILE_PREFIX}{name}") if part)
         return load_location_provider(table.location, table.properties).new_data_location(inside)
 
-    def _described(self, spooled: Path, location: str, work: Work) -> DataFile:
+    def _described(self, spooled: Path, location: str, work: RewriteTask) -> DataFile:
         footer = pyarrow.parquet.read_metadata(spooled)
         size = spooled.stat().st_size
         return data_file(location, size, footer, self.reader.metadata, work.spec_id, work.partition)
@@ -326,7 +331,7 @@ class Rewrite:
         if problem := look_at_output(spooled, self.second_reader):
             raise OutputDiffers(f"{spooled.name}: {problem}. It was not published; the table is as it was.")
 
-    def _second_look(self, work: Work, rows: "_Rows", expected: Fingerprint) -> list[str]:
+    def _second_look(self, work: RewriteTask, rows: "_Rows", expected: Fingerprint) -> list[str]:
         """What is different in the inputs' rows as the second reader reads them."""
         if self.second_reader == "none":
             return []
@@ -352,7 +357,7 @@ class Rewrite:
 class _Rows:
     """The rows that are left in the files of a group, in their order."""
 
-    def __init__(self, reader: DataFileRows, work: Work) -> None:
+    def __init__(self, reader: DataFileReader, work: RewriteTask) -> None:
         self._reader, self._work = reader, work
         self.read = 0  # deleted ones included
         self.left = 0
@@ -389,12 +394,12 @@ class _Rows:
             self.progress.read += each.file.file_size_in_bytes
 
 
-def _some(work: Work) -> int:
+def _some(work: RewriteTask) -> int:
     """One of the inputs, another for each group."""
     return zlib.crc32(work.inputs[0].file.file_path.encode()) % len(work.inputs)
 
 
-def _fetched(reader: DataFileRows, files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pyarrow.Buffer]]:
+def _fetched(reader: DataFileReader, files: Iterable[DataFile]) -> Iterator[tuple[DataFile, pyarrow.Buffer]]:
     """The files with their content, some of it fetched ahead."""
     waiting = deque(files)
     on_the_way: deque[tuple[DataFile, Future[pyarrow.Buffer]]] = deque()

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
-from compaction_platform.lake.iceberg.replace_files import ENTRIES_PER_MANIFEST, Change, commit_change
+from compaction_platform.lake.iceberg.replace_files import ENTRIES_PER_MANIFEST, FileChange, commit_change
 from compaction_platform.maintain.operations.remove_dangling_deletes import COMMIT_ATTEMPTS
 from compaction_platform.maintain.plan.delete_index import is_known
-from compaction_platform.maintain.table_state import Look
+from compaction_platform.maintain.table_state import TableState
 from compaction_platform.persisted_names import COMMIT_KIND
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ FEWEST = 2  # that can become one; less means never
 MANIFESTS = "manifests"
 
 
-def to_merge(look: Look, worth_it_from: int) -> list[ManifestFile]:
+def to_merge(look: TableState, worth_it_from: int) -> list[ManifestFile]:
     """The small ones of a kind, if they are so many that it pays."""
     if worth_it_from < FEWEST:
         return []
@@ -38,11 +38,11 @@ def to_merge(look: Look, worth_it_from: int) -> list[ManifestFile]:
 def merge_manifests(table: "Table", worth_it_from: int, say: Callable[[str], None]) -> int:
     """How many were merged. A table that others keep changing is left for the next run."""
     for _ in range(COMMIT_ATTEMPTS):
-        now = Look.at(table)
+        now = TableState.at(table)
         small = to_merge(now, worth_it_from)
         if not small:
             return 0
-        change = Change(merged=frozenset(each.manifest_path for each in small), properties={COMMIT_KIND: MANIFESTS})
+        change = FileChange(merged=frozenset(each.manifest_path for each in small), properties={COMMIT_KIND: MANIFESTS})
         try:
             snapshot_id = commit_change(table, change, now.manifests)
         except CommitFailedException:

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 SOON = timedelta(hours=1)
 
 
-class NothingToUndo(CompactionError):
+class NothingToRollBack(CompactionError):
     """No compaction is left that could be taken back."""
 
 
-class CannotUndo(CompactionError):
+class CannotRollBack(CompactionError):
     """Taking the compaction back would lose something. Nothing was done."""
 
 
 @dataclass(frozen=True)
-class Undone:
+class RolledBack:
     run_id: str
     from_snapshot: int
     to_snapshot: int
@@ -52,13 +52,13 @@ def last_compaction(table: "Table") -> tuple[str, list["Snapshot"]]:
         run_id = _property(snapshot, MAINTENANCE_RUN)
         if _property(snapshot, COMMIT_KIND) == COMPACTION and run_id:
             return run_id, [each for each in snapshots if _property(each, MAINTENANCE_RUN) == run_id]
-    raise NothingToUndo(
+    raise NothingToRollBack(
         f"{'.'.join(table.name())}: no compaction is left that could be taken back: its snapshots are gone with the "
         "retention, or there was none. Nothing was done."
     )
 
 
-def undo_last(table: "Table", retention: "Retention", now: datetime, say: Callable[[str], None]) -> Undone:
+def roll_back_last(table: "Table", retention: "Retention", now: datetime, say: Callable[[str], None]) -> RolledBack:
     name = ".".join(table.name())
     require_fit(table.metadata, name)
     run_id, snapshots = last_compaction(table)
@@ -77,7 +77,7 @@ def undo_last(table: "Table", retention: "Retention", now: datetime, say: Callab
     try:
         commit(table, (AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=head.snapshot_id),), (change,))
     except CommitFailedException as lost:
-        raise CannotUndo(
+        raise CannotRollBack(
             f"{name}: another commit came first ({lost}). Nothing was done. Look, and run again."
         ) from None
     except Exception:
@@ -85,7 +85,7 @@ def undo_last(table: "Table", retention: "Retention", now: datetime, say: Callab
         if table.metadata.current_snapshot_id != before:
             raise
     say(f"{name} is at snapshot {before} again, as before the compaction of run {run_id}")
-    return Undone(run_id, head.snapshot_id, before or 0)
+    return RolledBack(run_id, head.snapshot_id, before or 0)
 
 
 def _property(snapshot: "Snapshot", name: str) -> str | None:
@@ -95,7 +95,7 @@ def _property(snapshot: "Snapshot", name: str) -> str | None:
 def _require_retained(table: "Table", before: int | None, retention: "Retention", now: datetime) -> None:
     known = {each.snapshot_id for each in table.metadata.snapshots}
     if before not in known or before in expire_snapshots.due(table.metadata, retention, now + SOON):
-        raise CannotUndo(
+        raise CannotRollBack(
             f"{'.'.join(table.name())}: the snapshot before the last compaction has expired, or may at any moment, and "
             "with it the files that the table would need. Nothing was done."
         )
@@ -110,7 +110,7 @@ def _require_alone(table: "Table", first: "Snapshot") -> None:
             break
     others = [each for each in since if _property(each, COMMIT_KIND) is None]
     if others:
-        raise CannotUndo(
+        raise CannotRollBack(
             f"{'.'.join(table.name())}: writers have committed {len(others)} times since the last compaction (first: "
             f"snapshot {others[-1].snapshot_id}), and a roll back would lose that. Nothing was done. A compaction "
             "changes no row; to see the files as they were, read an earlier snapshot (time travel)."

@@ -13,21 +13,21 @@ import pyarrow
 import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
-from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileRows
+from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileReader
 from compaction_platform.lake.iceberg.projection import opened, partition_constants
-from compaction_platform.lake.iceberg.second_table_reader import LocalFile, TableReader
+from compaction_platform.lake.iceberg.second_table_reader import LocalFile, SecondTableReader
 from compaction_platform.lake.parquet.second_reader import (
     Extent,
     NotJudged,
     ReadersDisagree,
-    Rows,
+    RowRange,
     SecondReaderRefused,
     connected,
-    look_at,
     require_agreement,
     seed_of,
+    verify_sample,
 )
-from compaction_platform.lake.verification.fingerprint import AnyOrder, InOrder
+from compaction_platform.lake.verification.fingerprint import OrderedFingerprint, UnorderedFingerprint
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,15 @@ class FileWithDeletes:
 
 
 def read_in_sql(
-    reader: DataFileRows, files: Iterable[FileWithDeletes], digest: InOrder | AnyOrder, types: pyarrow.Schema
+    reader: DataFileReader,
+    files: Iterable[FileWithDeletes],
+    digest: OrderedFingerprint | UnorderedFingerprint,
+    types: pyarrow.Schema,
 ) -> None:
     """Add the rows that are left in these files to a digest, one file after the other. Raises NotJudged for what DuckDB
     does not know, and DataFileDamaged for a file that it refuses."""
     with tempfile.TemporaryDirectory(prefix="compaction-proof-") as folder, connected(Path(folder)) as connection:
-        tables = TableReader(connection, reader.metadata)
+        tables = SecondTableReader(connection, reader.metadata)
         copies = _Copies(reader, Path(folder))
         for each in files:
             local = copies.of(each)
@@ -62,7 +65,7 @@ def read_in_sql(
 class _Copies:
     """Files of a table on the local disk. Delete files stay: several data files have them."""
 
-    reader: DataFileRows
+    reader: DataFileReader
     place: Path
     _deletes: dict[str, Path] = field(default_factory=dict)
 
@@ -95,7 +98,7 @@ def look_at_input(files: Sequence[DataFile], contents: Sequence[pyarrow.Buffer],
     for number in range(len(files)) if extent == "all" else [seed_of(files[0].file_path) % len(files)]:
         path = files[number].file_path
         try:
-            look_at(contents[number], path, extent)
+            verify_sample(contents[number], path, extent)
         except (SecondReaderRefused, ReadersDisagree) as reason:
             raise DataFileDamaged(path, f"is not read alike: {reason}") from reason
 
@@ -106,7 +109,7 @@ def look_at_output(path: Path, extent: Extent) -> str | None:
         return None
     with connected(path.parent) as connection, opened(path) as file:
         try:
-            require_agreement(connection, path, file, Rows.chosen(file.metadata, extent, seed_of(path.name)))
+            require_agreement(connection, path, file, RowRange.chosen(file.metadata, extent, seed_of(path.name)))
         except NotJudged:
             return None
         except (SecondReaderRefused, ReadersDisagree) as reason:

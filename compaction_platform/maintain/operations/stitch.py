@@ -9,14 +9,14 @@ from pyiceberg.manifest import DataFile
 
 from compaction_platform.lake.iceberg.projection import is_same_column
 from compaction_platform.lake.parquet.stitch.description import agreed
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.parquet.stitch.stitch_plan import Stitched, footers_of, planned, written
-from compaction_platform.lake.parquet.writer import Encoding
-from compaction_platform.lake.storage.staged_upload import Spool
-from compaction_platform.maintain.plan.file_groups import Policy
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.stitch_plan import Stitched, footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.writer import WriterOptions
+from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.maintain.plan.file_groups import RewritePolicy
 
 
-def cut(files: Sequence[DataFile], policy: Policy) -> Iterator[list[DataFile]]:
+def cut(files: Sequence[DataFile], policy: RewritePolicy) -> Iterator[list[DataFile]]:
     """Files that become one, of about the target size. A rest that would be small again stays in the last."""
     some: list[DataFile] = []
     size = 0
@@ -32,26 +32,28 @@ def cut(files: Sequence[DataFile], policy: Policy) -> Iterator[list[DataFile]]:
         yield some
 
 
-@refusing_what_is_unfit()
+@unsupported_if_unreadable()
 def stitched(
     files: Sequence[DataFile],
     contents: Sequence[pyarrow.Buffer],
     schema: pyarrow.Schema,
-    encoding: Encoding,
-    sink: Spool,
+    encoding: WriterOptions,
+    sink: StagedUpload,
 ) -> Stitched:
     """One file of these, not proved yet. Raises CannotStitch."""
     footers = footers_of(contents)
     for file, footer, content in zip(files, footers, contents, strict=True):
         by_arrow = pyarrow.parquet.read_metadata(pyarrow.BufferReader(content)).num_rows
         if not footer.rows == by_arrow == file.record_count:
-            raise CannotStitch("a file has another number of rows than the table's metadata say")
-    plan = planned(contents, footers, encoding.row_group_bytes, codec=encoding.compression)
+            raise StitchUnsupported("a file has another number of rows than the table's metadata say")
+    plan = plan_stitch(contents, footers, encoding.row_group_bytes, codec=encoding.compression)
     for kind in {footer.schema: content for footer, content in zip(footers, contents, strict=True)}.values():
         found = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(kind)).schema_arrow
         if len(found) != len(schema):
-            raise CannotStitch("files have other columns than the table has now")
+            raise StitchUnsupported("files have other columns than the table has now")
         for ours, wanted in zip(found, schema, strict=True):
             if not is_same_column(ours, wanted):
-                raise CannotStitch(f"files have another column in the place of {wanted.name} than the table has now")
-    return written(plan, agreed([footer.metadata for footer in footers]), sink)
+                raise StitchUnsupported(
+                    f"files have another column in the place of {wanted.name} than the table has now"
+                )
+    return write_stitched(plan, agreed([footer.metadata for footer in footers]), sink)

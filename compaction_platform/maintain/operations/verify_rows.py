@@ -9,13 +9,13 @@ from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.transforms import VoidTransform
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.iceberg.data_file_reader import DataFileRows, bucket_of, key_of
+from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, bucket_of, key_of
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.parquet.second_reader import NotJudged
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.lake.verification.fingerprint import AnyOrder, Fingerprint
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.verification.fingerprint import Fingerprint, UnorderedFingerprint
 from compaction_platform.maintain.operations.remove_orphan_files import snapshot_paths
-from compaction_platform.maintain.operations.rollback import NothingToUndo, last_compaction
+from compaction_platform.maintain.operations.rollback import NothingToRollBack, last_compaction
 from compaction_platform.maintain.operations.second_reader import FileWithDeletes, read_in_sql
 from compaction_platform.maintain.plan.snapshot_retention import Retention
 
@@ -31,7 +31,7 @@ def rows_differ(table: "Table", settings: "Settings") -> tuple[int, dict[str, st
     is different. Read by DuckDB, with nothing of what rewrites read by."""
     try:
         _, snapshots = last_compaction(table)
-    except NothingToUndo:
+    except NothingToRollBack:
         return 0, {}
     manifests = Manifests(table.io)
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
@@ -60,8 +60,8 @@ def rows_differ(table: "Table", settings: "Settings") -> tuple[int, dict[str, st
 def _fingerprint(
     table: "Table", settings: "Settings", entries: Iterable[ManifestEntry], deletes: Iterable[ManifestEntry]
 ) -> Fingerprint:
-    reader = DataFileRows(table.metadata, settings)
-    digest = AnyOrder(reader.schema)
+    reader = DataFileReader(table.metadata, settings)
+    digest = UnorderedFingerprint(reader.schema)
     data = [each for each in entries if each.data_file.content == DataFileContent.DATA]
     some = list(deletes)
     read_in_sql(reader, (_with_deletes(each, some, table.metadata) for each in data), digest, reader.schema)
@@ -97,8 +97,8 @@ def missing_files(table: "Table", settings: "Settings") -> list[str]:
     """Files that some snapshot of the table needs and that are not there."""
     location = str(table.location()).rstrip("/")
     place = f"{bucket_of(location)}/{key_of(location)}"
-    there = {f"{place}/{each.key}" for each in Objects.at(f"s3://{place}", settings).list()}
-    reader = DataFileRows(table.metadata, settings)
+    there = {f"{place}/{each.key}" for each in ObjectStore.at(f"s3://{place}", settings).list()}
+    reader = DataFileReader(table.metadata, settings)
 
     def is_there(path: str) -> bool:
         if f"{bucket_of(path)}/{key_of(path)}".startswith(f"{place}/"):

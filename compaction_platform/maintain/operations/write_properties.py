@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from compaction_platform.lake.parquet.writer import Encoding
+from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage.sizes import MB
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class WriteRules:
             "write.distribution-mode": self.distribution_mode,
         }
 
-    def encoding(self) -> Encoding:
+    def encoding(self) -> WriterOptions:
         compression = "none" if self.codec == "uncompressed" else self.codec
-        return Encoding(compression, 1 if self.codec == "zstd" else None, self.row_group_mb * MB)
+        return WriterOptions(compression, 1 if self.codec == "zstd" else None, self.row_group_mb * MB)
 
 
 def drift(table: "Table", rules: WriteRules) -> dict[str, tuple[str | None, str]]:

@@ -56,7 +56,7 @@ def only_file_of(delete: DataFile) -> str | None:
 
 
 @dataclass(frozen=True)
-class Applying:
+class ApplicableDeletes:
     """The delete files that may apply to one data file."""
 
     positions: tuple[ManifestEntry, ...] = ()
@@ -68,13 +68,13 @@ class Applying:
 
 
 @dataclass(frozen=True)
-class Deletes:
+class DeleteIndex:
     positions: Mapping[Place, tuple[ManifestEntry, ...]] = field(default_factory=dict)
     equalities: Mapping[Place, tuple[ManifestEntry, ...]] = field(default_factory=dict)
     everywhere: tuple[ManifestEntry, ...] = ()  # equality deletes that are not partitioned
 
     @classmethod
-    def of(cls, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> "Deletes":
+    def of(cls, entries: Iterable[ManifestEntry], specs: Mapping[int, PartitionSpec]) -> "DeleteIndex":
         positions: dict[Place, list[ManifestEntry]] = defaultdict(list)
         equalities: dict[Place, list[ManifestEntry]] = defaultdict(list)
         everywhere = []
@@ -92,7 +92,7 @@ class Deletes:
             tuple(everywhere),
         )
 
-    def applying_to(self, entry: ManifestEntry) -> Applying:
+    def applying_to(self, entry: ManifestEntry) -> ApplicableDeletes:
         place, path, age = place_of(entry.data_file), entry.data_file.file_path, sequence_of(entry)
         positions = [
             delete
@@ -102,4 +102,4 @@ class Deletes:
         equalities = [
             delete for delete in (*self.equalities.get(place, ()), *self.everywhere) if sequence_of(delete) > age
         ]
-        return Applying(tuple(positions), tuple(equalities))
+        return ApplicableDeletes(tuple(positions), tuple(equalities))

@@ -15,7 +15,7 @@ EXAMPLES = 3
 
 
 @dataclass(frozen=True)
-class Policy:
+class RewritePolicy:
     """When files are rewritten, and into what."""
 
     target_bytes: int = 128 * MB
@@ -59,10 +59,10 @@ class LiveFile:
     unreadable: str | None = None  # why it can only be left as it is
     wanted: bool = True  # by the partition filter
 
-    def is_small(self, policy: Policy) -> bool:
+    def is_small(self, policy: RewritePolicy) -> bool:
         return self.bytes < policy.small_bytes
 
-    def burden(self, policy: Policy) -> str | None:
+    def burden(self, policy: RewritePolicy) -> str | None:
         """Why it should be rewritten because of deletes."""
         if self.delete_files >= policy.max_delete_files:
             return f"{self.delete_files} delete files apply"
@@ -72,7 +72,7 @@ class LiveFile:
 
 
 @dataclass(frozen=True)
-class Group:
+class DataFileGroup:
     """Files of one partition that are rewritten, verified and committed together."""
 
     partition: str
@@ -86,20 +86,20 @@ class Group:
 
 
 @dataclass(frozen=True)
-class LeftAlone:
+class SkippedDataFile:
     files: int = 0
     bytes: int = 0
     examples: tuple[str, ...] = ()
 
-    def and_one(self, file: LiveFile) -> "LeftAlone":
+    def and_one(self, file: LiveFile) -> "SkippedDataFile":
         examples = self.examples if len(self.examples) >= EXAMPLES else (*self.examples, file.path)
-        return LeftAlone(self.files + 1, self.bytes + file.bytes, examples)
+        return SkippedDataFile(self.files + 1, self.bytes + file.bytes, examples)
 
 
 @dataclass(frozen=True)
-class Plan:
-    groups: tuple[Group, ...] = ()
-    left_alone: Mapping[str, LeftAlone] = field(default_factory=dict)  # by reason
+class RewritePlan:
+    groups: tuple[DataFileGroup, ...] = ()
+    left_alone: Mapping[str, SkippedDataFile] = field(default_factory=dict)  # by reason
 
     @property
     def files(self) -> int:
@@ -124,20 +124,20 @@ BEYOND_LIMIT = "more than max_files; the next run goes on"
 ALONE = "small, with nothing to be joined to"
 
 
-def too_few(policy: Policy) -> str:
+def too_few(policy: RewritePolicy) -> str:
     return f"small, but fewer than {policy.min_files} in the partition (min_files_to_compact)"
 
 
-def make_plan(files: Sequence[LiveFile], policy: Policy, now_ms: int, *, force: bool = False) -> Plan:
+def make_plan(files: Sequence[LiveFile], policy: RewritePolicy, now_ms: int, *, force: bool = False) -> RewritePlan:
     """`force` takes partitions of any number of small files from two on, and those that were just written."""
-    left: dict[str, LeftAlone] = defaultdict(LeftAlone)
+    left: dict[str, SkippedDataFile] = defaultdict(SkippedDataFile)
     in_partition: dict[str, list[LiveFile]] = defaultdict(list)
     for file in files:
         if not file.wanted:
             left[UNWANTED] = left[UNWANTED].and_one(file)
         else:
             in_partition[file.place].append(file)
-    groups: list[Group] = []
+    groups: list[DataFileGroup] = []
     for _, some in sorted(in_partition.items()):
         chosen, others = _chosen(some, policy, now_ms, force)
         made, alone = _groups(some[0].partition, chosen, policy)
@@ -148,11 +148,11 @@ def make_plan(files: Sequence[LiveFile], policy: Policy, now_ms: int, *, force: 
     taken, beyond = _within(groups, policy, 2 if force else policy.min_files)
     for file in beyond:
         left[BEYOND_LIMIT] = left[BEYOND_LIMIT].and_one(file)
-    return Plan(tuple(taken), dict(left))
+    return RewritePlan(tuple(taken), dict(left))
 
 
 def _chosen(
-    files: Sequence[LiveFile], policy: Policy, now_ms: int, force: bool
+    files: Sequence[LiveFile], policy: RewritePolicy, now_ms: int, force: bool
 ) -> tuple[list[tuple[LiveFile, str]], list[tuple[LiveFile, str]]]:
     """Files of a partition that are rewritten, and those that are not, each with the reason."""
     others = [(file, file.unreadable) for file in files if file.unreadable]
@@ -176,8 +176,8 @@ def _chosen(
 
 
 def _groups(
-    partition: str, chosen: Sequence[tuple[LiveFile, str]], policy: Policy
-) -> tuple[list[Group], list[LiveFile]]:
+    partition: str, chosen: Sequence[tuple[LiveFile, str]], policy: RewritePolicy
+) -> tuple[list[DataFileGroup], list[LiveFile]]:
     """About equally large groups, files in the order in which they were written; and files that are left over."""
     reasons = {file.path: reason for file, reason in chosen}
     files = sorted((file for file, _ in chosen), key=lambda file: (file.sequence_number, file.path))
@@ -197,13 +197,15 @@ def _groups(
         elif some:
             reason = ", ".join(dict.fromkeys(reasons[file.path] for file in some))
             size = sum(file.bytes for file in some)
-            groups.append(Group(partition, tuple(some), reason, policy.files_for(size)))
+            groups.append(DataFileGroup(partition, tuple(some), reason, policy.files_for(size)))
     return groups, alone
 
 
-def _within(groups: Sequence[Group], policy: Policy, fewest: int) -> tuple[list[Group], list[LiveFile]]:
+def _within(
+    groups: Sequence[DataFileGroup], policy: RewritePolicy, fewest: int
+) -> tuple[list[DataFileGroup], list[LiveFile]]:
     """As much as `max_files` allows; what is beyond it."""
-    taken: list[Group] = []
+    taken: list[DataFileGroup] = []
     beyond: list[LiveFile] = []
     room = policy.max_files
     for group in groups:
@@ -216,7 +218,7 @@ def _within(groups: Sequence[Group], policy: Policy, fewest: int) -> tuple[list[
             files = group.files[:room]
             size = sum(file.bytes for file in files)
             expected = policy.files_for(size)
-            taken.append(Group(group.partition, files, group.reason, expected))
+            taken.append(DataFileGroup(group.partition, files, group.reason, expected))
             beyond += group.files[room:]
             room = 0
         else:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from compaction_platform.maintain.plan.file_groups import LiveFile, Plan, Policy, make_plan
+from compaction_platform.maintain.plan.file_groups import LiveFile, RewritePlan, RewritePolicy, make_plan
 
 UNLIMITED = 1 << 62
 # What a perfect table loses, of 100 points, for each kind of trouble at its worst.
@@ -22,7 +22,7 @@ class PartitionHealth:
 
 
 @dataclass(frozen=True)
-class Counts:
+class FileCounts:
     """What the files alone do not tell."""
 
     delete_files: int = 0
@@ -35,16 +35,16 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Health:
+class TableHealth:
     files: int
     small_files: int
     bytes: int
     expected_files: int  # after a compaction of everything that is worth it
-    counts: Counts
+    counts: FileCounts
     partitions: Sequence[PartitionHealth] = ()
     live_files: Sequence[LiveFile] = field(default=(), repr=False)
     penalties: Mapping[str, float] = field(default_factory=dict)
-    plan: Plan = field(default_factory=Plan, repr=False)  # of everything, whatever a run's limit is
+    plan: RewritePlan = field(default_factory=RewritePlan, repr=False)  # of everything, whatever a run's limit is
 
     @property
     def score(self) -> int:
@@ -72,7 +72,7 @@ class Health:
         return worst if self.penalties[worst] >= 1 else "healthy"
 
 
-def health_of(files: Sequence[LiveFile], counts: Counts, policy: Policy) -> Health:
+def health_of(files: Sequence[LiveFile], counts: FileCounts, policy: RewritePolicy) -> TableHealth:
     plan = make_plan(files, replace(policy, max_files=UNLIMITED, settle=timedelta()), now_ms=0)
     expected = len(files) - plan.files + plan.expected_files
     small = sum(file.is_small(policy) for file in files)
@@ -87,7 +87,7 @@ def health_of(files: Sequence[LiveFile], counts: Counts, policy: Policy) -> Heal
         f"{counts.manifests_to_merge:,} of {counts.manifests:,} manifests are small": FOR_MANIFESTS
         * _share(counts.manifests_to_merge, counts.manifests),
     }
-    return Health(
+    return TableHealth(
         files=len(files),
         small_files=small,
         bytes=sum(file.bytes for file in files),
@@ -104,7 +104,7 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _by_partition(files: Sequence[LiveFile], policy: Policy) -> tuple[PartitionHealth, ...]:
+def _by_partition(files: Sequence[LiveFile], policy: RewritePolicy) -> tuple[PartitionHealth, ...]:
     """Those with most small files first."""
     found: dict[str, list[LiveFile]] = defaultdict(list)
     for file in files:

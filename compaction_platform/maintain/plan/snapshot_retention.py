@@ -21,7 +21,7 @@ class Retention:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSnapshot:
     """A snapshot as the table's metadata has it."""
 
     snapshot_id: int
@@ -39,7 +39,7 @@ class Ref:
 
 
 def to_expire(
-    snapshots: Sequence[Known],
+    snapshots: Sequence[KnownSnapshot],
     refs: Mapping[str, Ref],
     main: str,
     retention: Retention,
@@ -66,7 +66,7 @@ def to_expire(
     return [each.snapshot_id for each in sorted(due, key=lambda each: each.committed)]
 
 
-def _ancestors(head: int | None, by_id: Mapping[int, Known]) -> list[int]:
+def _ancestors(head: int | None, by_id: Mapping[int, KnownSnapshot]) -> list[int]:
     line = []
     while head is not None and head in by_id:
         line.append(head)

@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.lake.dagster.provisioning import Column
+from compaction_platform.lake.dagster.provisioning import TableColumn
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.merge.cleanup_staging import clean_up
 from compaction_platform.merge.config import MergeRules
@@ -19,8 +19,8 @@ from compaction_platform.merge.dagster.checks import (
     results_of_a_failed_audit,
 )
 from compaction_platform.merge.dagster.partitions import arrival_hours
-from compaction_platform.merge.intake.hour_manifest import Manifest
-from compaction_platform.merge.job import MergeRun, Outcome
+from compaction_platform.merge.intake.hour_manifest import HourManifest
+from compaction_platform.merge.job import MergeOutcome, MergeRun
 from compaction_platform.merge.publish.audit import AuditFailed
 
 SHOWN_FILES = 100
@@ -47,7 +47,9 @@ def cleaned_key(rules: MergeRules) -> dg.AssetKey:
     return dg.AssetKey(["cleaned", rules.table])
 
 
-def merge_assets(rules: MergeRules, columns: Sequence[Column], event_time: EventTime | None) -> dg.AssetsDefinition:
+def merge_assets(
+    rules: MergeRules, columns: Sequence[TableColumn], event_time: EventTime | None
+) -> dg.AssetsDefinition:
     partitions = arrival_hours(rules)
     bronze = dg.AssetSpec(
         bronze_key(rules),
@@ -115,7 +117,7 @@ def merge_assets(rules: MergeRules, columns: Sequence[Column], event_time: Event
     return merge
 
 
-def _run(run: MergeRun, hours: Sequence[str], *, takes_in: bool, merges: bool) -> Outcome:
+def _run(run: MergeRun, hours: Sequence[str], *, takes_in: bool, merges: bool) -> MergeOutcome:
     if not merges:
         return run.take_in(hours)
     return run.take_in_and_merge(hours) if takes_in else run.merge(hours)
@@ -163,7 +165,7 @@ def merge_job(rules: MergeRules) -> Any:
 # ---------------------------------------------------------------- what a person sees
 
 
-def _bronze_result(context: dg.AssetExecutionContext, rules: MergeRules, outcome: Outcome) -> Any:
+def _bronze_result(context: dg.AssetExecutionContext, rules: MergeRules, outcome: MergeOutcome) -> Any:
     manifests = list(outcome.manifests.values())
     if len(manifests) > 1:
         for manifest in manifests:
@@ -179,7 +181,7 @@ def _bronze_result(context: dg.AssetExecutionContext, rules: MergeRules, outcome
 
 
 def _silver_result(
-    context: dg.AssetExecutionContext, rules: MergeRules, columns: Sequence[Column], outcome: Outcome
+    context: dg.AssetExecutionContext, rules: MergeRules, columns: Sequence[TableColumn], outcome: MergeOutcome
 ) -> Any:
     if len(outcome.manifests) > 1:  # what belongs to the run as a whole is below
         for manifest in outcome.read:
@@ -196,7 +198,7 @@ def _silver_result(
     )
 
 
-def silver_figures(outcome: Outcome) -> dict[str, Any]:
+def silver_figures(outcome: MergeOutcome) -> dict[str, Any]:
     merged, read = outcome.merged, outcome.read
     assert merged is not None  # noqa: S101 (for the type checker)
     rows = sum(manifest.rows for manifest in read)
@@ -218,7 +220,7 @@ def silver_figures(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _intake_figures(manifests: Sequence[Manifest]) -> dict[str, Any]:
+def _intake_figures(manifests: Sequence[HourManifest]) -> dict[str, Any]:
     return {
         "files": sum(len(manifest.files) for manifest in manifests),
         "bytes": sum(manifest.bytes for manifest in manifests),
@@ -228,7 +230,7 @@ def _intake_figures(manifests: Sequence[Manifest]) -> dict[str, Any]:
     }
 
 
-def _fates(manifests: Sequence[Manifest]) -> Mapping[str, Any]:
+def _fates(manifests: Sequence[HourManifest]) -> Mapping[str, Any]:
     """A small table of the files with their fate, the bad ones first."""
     files = [file for manifest in manifests for file in manifest.files]
     files.sort(key=lambda file: (file.fate == "sound", file.key))
@@ -248,7 +250,7 @@ def _fates(manifests: Sequence[Manifest]) -> Mapping[str, Any]:
     return {"file_fates": dg.MetadataValue.table(records)} if records else {}
 
 
-def _show_dry_run(context: dg.AssetExecutionContext, rules: MergeRules, outcome: Outcome) -> None:
+def _show_dry_run(context: dg.AssetExecutionContext, rules: MergeRules, outcome: MergeOutcome) -> None:
     """An observation, not a materialization: nothing was done."""
     manifests = list(outcome.manifests.values())
     figures = silver_figures(outcome) if outcome.merged else _intake_figures(manifests)
@@ -257,7 +259,7 @@ def _show_dry_run(context: dg.AssetExecutionContext, rules: MergeRules, outcome:
     context.log_event(dg.AssetObservation(key, metadata={"dry_run": True, **figures, **_fates(manifests)}))
 
 
-def _column_schema(columns: Sequence[Column]) -> dg.TableSchema:
+def _column_schema(columns: Sequence[TableColumn]) -> dg.TableSchema:
     return dg.TableSchema(
         columns=[dg.TableColumn(column.name, column.type, description=column.doc or None) for column in columns]
     )

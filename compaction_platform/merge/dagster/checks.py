@@ -8,20 +8,20 @@ from typing import Any
 import dagster as dg
 from pyiceberg.table import Table
 
-from compaction_platform.lake.dagster.provisioning import Column, IcebergTable
+from compaction_platform.lake.dagster.provisioning import IcebergTable, TableColumn
 from compaction_platform.lake.iceberg.types import arrow_type
 from compaction_platform.lake.spark.session import qualified_name
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.intake.hour_manifest import (
-    Manifest,
-    Receipt,
+    HourManifest,
+    MergeReceipt,
     batch_of,
     manifests_of,
     receipts_of,
     short_uuid,
 )
 from compaction_platform.merge.intake.whereabouts import Whereabouts
-from compaction_platform.merge.job import MergeRun, Outcome
+from compaction_platform.merge.job import MergeOutcome, MergeRun
 from compaction_platform.merge.plan.partition_bounds import Bounds
 from compaction_platform.merge.publish import sql
 from compaction_platform.merge.publish.audit import AuditFailed
@@ -74,8 +74,8 @@ def check_specs(asset: dg.AssetKey, event_time: EventTime | None) -> list[dg.Ass
 
 def results_after_a_merge(
     run: MergeRun,
-    outcome: Outcome,
-    columns: Sequence[Column],
+    outcome: MergeOutcome,
+    columns: Sequence[TableColumn],
     event_time: EventTime | None,
     wanted: Collection[str],
 ) -> Iterator[dg.AssetCheckResult]:
@@ -105,7 +105,7 @@ def results_of_a_failed_audit(
 
 
 def results_alone(
-    run: MergeRun, columns: Sequence[Column], event_time: EventTime | None, wanted: Collection[str]
+    run: MergeRun, columns: Sequence[TableColumn], event_time: EventTime | None, wanted: Collection[str]
 ) -> Iterator[dg.AssetCheckResult]:
     if STAGED_ROWS in wanted:
         yield _staged_rows_are_there(run)
@@ -115,7 +115,7 @@ def results_alone(
 
 
 def _look_at_table(
-    run: MergeRun, columns: Sequence[Column], event_time: EventTime | None, wanted: Collection[str]
+    run: MergeRun, columns: Sequence[TableColumn], event_time: EventTime | None, wanted: Collection[str]
 ) -> Iterator[dg.AssetCheckResult]:
     table = run.table()
     if SCHEMA in wanted:
@@ -142,7 +142,7 @@ def _staged_rows_are_there(run: MergeRun) -> dg.AssetCheckResult:
             metadata={"files": len(gone), "list": dg.MetadataValue.json(gone[:SHOWN])},
         )
     manifests = _latest_merged(run)
-    staged = {stored.key: stored.etag for stored in Objects.at(run.places.staging, run.settings).list()}
+    staged = {stored.key: stored.etag for stored in ObjectStore.at(run.places.staging, run.settings).list()}
     files = [file for manifest in manifests for file in batch_of(manifest).files if staged.get(file.key) == file.etag]
     scope = {"hours": len(manifests), "files": len(files)}
     if not files:
@@ -165,18 +165,18 @@ def _whereabouts(run: MergeRun, table: Table) -> Whereabouts:
     return Whereabouts(run.places, run.settings, table, HOURS_CHECKED_ALONE)
 
 
-def _latest_merged(run: MergeRun) -> list[Manifest]:
+def _latest_merged(run: MergeRun) -> list[HourManifest]:
     receipts, manifests = receipts_of(run.places, run.settings), manifests_of(run.places, run.settings)
     table = short_uuid(run.table())
     found = sorted(receipts.all().items(), reverse=True)[:HOURS_CHECKED_ALONE]
     merged = {
         (hour, receipt.digest)
         for hour, names in found
-        for receipt in map(Receipt.from_name, names)
+        for receipt in map(MergeReceipt.from_name, names)
         if receipt.table == table
     }
     texts = [manifests.get(hour, digest) for hour, digest in sorted(merged)]
-    return [Manifest.from_json(text) for text in texts if text is not None]
+    return [HourManifest.from_json(text) for text in texts if text is not None]
 
 
 def _keys_are_unique(run: MergeRun) -> dg.AssetCheckResult:
@@ -188,7 +188,7 @@ def _keys_are_unique(run: MergeRun) -> dg.AssetCheckResult:
     return _result(UNIQUE, run, passed=not rows, metadata={"scope": "the whole table", **_shown(rows)})
 
 
-def _schema_is_as_declared(run: MergeRun, table: Table, columns: Sequence[Column]) -> dg.AssetCheckResult:
+def _schema_is_as_declared(run: MergeRun, table: Table, columns: Sequence[TableColumn]) -> dg.AssetCheckResult:
     declared = IcebergTable(run.rules.namespace, run.rules.table, tuple(columns)).schema()
     found = {field.name: field.field_type for field in table.schema().fields}
     problems = [
@@ -209,7 +209,7 @@ def _schema_is_as_declared(run: MergeRun, table: Table, columns: Sequence[Column
 
 
 def _nothing_is_quarantined(run: MergeRun) -> dg.AssetCheckResult:
-    listed = list(Objects.at(run.places.quarantine, run.settings).list())
+    listed = list(ObjectStore.at(run.places.quarantine, run.settings).list())
     bad = [stored.key for stored in listed if not stored.key.endswith(".reason.json")]
     return _result(
         QUARANTINE,
@@ -240,7 +240,7 @@ def _event_time_is_fresh(run: MergeRun, table: Table, event_time: EventTime) -> 
     newest = _newest(table, event_time.column)
     if newest is None:
         return _result(FRESH, run, passed=False, severity=dg.AssetCheckSeverity.WARN, description="no event yet")
-    now = Objects.at(run.places.state, run.settings).now()
+    now = ObjectStore.at(run.places.state, run.settings).now()
     age = timedelta(seconds=min(max(now.timestamp() - newest / 1e6, -FAR), FAR))
     too_old = event_time.fail_after is not None and age > event_time.fail_after
     old = event_time.warn_after is not None and age > event_time.warn_after

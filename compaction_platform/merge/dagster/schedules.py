@@ -3,7 +3,7 @@ import dagster as dg
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import run_requests
 from compaction_platform.merge.config import MergeRules
-from compaction_platform.merge.dagster.sensors import Seen, due_hours, look
+from compaction_platform.merge.dagster.sensors import StagingCursor, due_hours, staging_state
 
 
 def merge_schedule(rules: MergeRules, job: object, cron: str) -> dg.ScheduleDefinition:
@@ -18,7 +18,7 @@ def merge_schedule(rules: MergeRules, job: object, cron: str) -> dg.ScheduleDefi
         description=f"Merges hours of {rules.source} that are over and have something new.",
     )
     def staged(context: dg.ScheduleEvaluationContext, lake: LakeResource) -> list[dg.RunRequest] | dg.SkipReason:
-        found = look(rules, lake.settings(), Seen())
+        found = staging_state(rules, lake.settings(), StagingCursor())
         requests, notes = run_requests(due_hours(rules, found), context.instance)
         return requests or dg.SkipReason("; ".join(notes) or "nothing new is staged")
 

@@ -9,18 +9,18 @@ from functools import partial
 import dagster as dg
 
 from compaction_platform.lake.dagster.resources import LakeResource
-from compaction_platform.lake.dagster.run_requests import Due, run_requests
-from compaction_platform.lake.storage.object_store import Objects
-from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.lake.dagster.run_requests import DuePartition, run_requests
+from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.merge.config import MergeRules, StagingPaths
 from compaction_platform.merge.intake.hour_manifest import (
-    Manifest,
-    Receipt,
+    HourManifest,
+    MergeReceipt,
     manifests_of,
     receipts_of,
     short_uuid,
     staged_files,
 )
-from compaction_platform.merge.job import TableMissing, load_table
+from compaction_platform.merge.job import TargetMissing, load_table
 from compaction_platform.merge.plan.staged_hours import Batch, HoursToRequest, batches, hours_to_request, ranges
 from compaction_platform.settings import Settings
 
@@ -28,16 +28,16 @@ HOURS_PER_LOOK = 168
 
 
 @dataclass(frozen=True)
-class Look:
+class StagingState:
     """What a look at the staging area found."""
 
     plan: HoursToRequest
     staged: Mapping[str, Batch]
-    seen: "Seen"
+    seen: "StagingCursor"
 
 
 @dataclass(frozen=True)
-class Seen:
+class StagingCursor:
     """What need not be asked about again: the hours (with their digests) that were merged into this very table."""
 
     table: str = ""
@@ -47,12 +47,12 @@ class Seen:
         return json.dumps({"table": self.table, "settled": dict(self.settled)})
 
     @classmethod
-    def from_cursor(cls, cursor: str | None) -> "Seen":
+    def from_cursor(cls, cursor: str | None) -> "StagingCursor":
         return cls(**json.loads(cursor)) if cursor else cls()
 
 
-def look(rules: MergeRules, settings: Settings, seen: Seen) -> Look:
-    places = Places.of(rules, settings)
+def staging_state(rules: MergeRules, settings: Settings, seen: StagingCursor) -> StagingState:
+    places = StagingPaths.of(rules, settings)
     table = short_uuid(load_table(rules, settings))
     staged = batches(staged_files(rules, places, settings))
     before = seen.settled if seen.table == table else {}
@@ -63,36 +63,38 @@ def look(rules: MergeRules, settings: Settings, seen: Seen) -> Look:
     plan = hours_to_request(
         staged,
         settled,
-        now=Objects.at(places.state, settings).now(),
+        now=ObjectStore.at(places.state, settings).now(),
         grace=rules.arrival_grace,
         first_hour=rules.first_hour,
         limit=HOURS_PER_LOOK,
     )
-    return Look(plan, staged, Seen(table, settled))
+    return StagingState(plan, staged, StagingCursor(table, settled))
 
 
-def _merged_before(places: Places, settings: Settings, table: str, unsettled: Mapping[str, Batch]) -> dict[str, str]:
+def _merged_before(
+    places: StagingPaths, settings: Settings, table: str, unsettled: Mapping[str, Batch]
+) -> dict[str, str]:
     """Hours with a receipt for what is staged now, or whose staged files are the rest of what was merged: the
     bucket's own rules remove files, too, and that is no news."""
     manifests = manifests_of(places, settings)
     receipts = receipts_of(places, settings).all()
     settled = {}
     for hour, batch in unsettled.items():
-        found = [Receipt.from_name(name) for name in receipts.get(hour, [])]
+        found = [MergeReceipt.from_name(name) for name in receipts.get(hour, [])]
         digests = {receipt.digest for receipt in found if receipt.table == table}
         if batch.digest in digests:
             settled[hour] = batch.digest
         elif digests:
             texts = [manifests.get(hour, digest) for digest in digests]
-            merged = {(f.key, f.etag) for text in texts if text for f in Manifest.from_json(text).files}
+            merged = {(f.key, f.etag) for text in texts if text for f in HourManifest.from_json(text).files}
             if all((file.key, file.etag) in merged for file in batch.files):
                 settled[hour] = batch.digest
     return settled
 
 
-def due_hours(rules: MergeRules, found: Look) -> Due:
+def due_hours(rules: MergeRules, found: StagingState) -> DuePartition:
     digests = {hour: batch.digest for hour, batch in found.staged.items()}
-    return Due(rules.full_name, found.plan.hours, digests, partial(ranges, staged=found.staged))
+    return DuePartition(rules.full_name, found.plan.hours, digests, partial(ranges, staged=found.staged))
 
 
 def _asked(requests: list[dg.RunRequest]) -> list[str]:
@@ -120,8 +122,8 @@ def merge_sensor(rules: MergeRules, job: object) -> dg.SensorDefinition:
     )
     def staged(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
         try:
-            found = look(rules, lake.settings(), Seen.from_cursor(context.cursor))
-        except TableMissing as missing:
+            found = staging_state(rules, lake.settings(), StagingCursor.from_cursor(context.cursor))
+        except TargetMissing as missing:
             return dg.SensorResult(skip_reason=str(missing))
         requests, notes = run_requests(due_hours(rules, found), context.instance)
         explanation = _explained(found.plan, [*_asked(requests), *notes])

@@ -11,8 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from compaction_platform.lake.iceberg.history import published
-from compaction_platform.lake.storage.object_store import ObjectMissing, Objects
-from compaction_platform.merge.config import MergeRules, Places
+from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
+from compaction_platform.merge.config import MergeRules, StagingPaths
 from compaction_platform.merge.intake.staged_file_reader import FileReport
 from compaction_platform.merge.plan.staged_hours import Batch, StagedFile, batches, is_data
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class HourManifest:
     """What the intake found in one hour."""
 
     hour: str
@@ -54,14 +54,14 @@ class Manifest:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> "Manifest":
+    def from_json(cls, text: str) -> "HourManifest":
         values = json.loads(text)
         files = tuple(FileReport.from_json(json.dumps(file)) for file in values["files"])
         return cls(values["hour"], values["digest"], files)
 
 
 @dataclass(frozen=True)
-class Receipt:
+class MergeReceipt:
     """An hour's batch was merged into this table (by uuid), which was then at this snapshot.
 
     All of it is in the name, so that a listing tells.
@@ -75,12 +75,12 @@ class Receipt:
     def name(self) -> str:
         return f"{self.digest}-{self.table}-{self.snapshot_id if self.snapshot_id is not None else 'none'}"
 
-    def is_for(self, other: "Receipt") -> bool:
+    def is_for(self, other: "MergeReceipt") -> bool:
         """Whether both are of the same batch and table."""
         return (self.digest, self.table) == (other.digest, other.table)
 
     @classmethod
-    def from_name(cls, name: str) -> "Receipt":
+    def from_name(cls, name: str) -> "MergeReceipt":
         digest, table, snapshot = name.split("-")
         return cls(digest, table, None if snapshot == "none" else int(snapshot))
 
@@ -98,10 +98,10 @@ def snapshots_in_main(table: "Table") -> frozenset[int]:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class HourStore:
     """The manifests or receipts of one table, `<kind>/<hour>/<name>.json`."""
 
-    store: Objects
+    store: ObjectStore
     kind: str
 
     def put(self, hour: str, name: str, text: str) -> None:
@@ -135,29 +135,29 @@ def _as_path(hour: str) -> str:
     return hour.replace(":", "")
 
 
-def manifests_of(places: Places, settings: "Settings") -> Shelf:
-    return Shelf(Objects.at(places.state, settings), "intake")
+def manifests_of(places: StagingPaths, settings: "Settings") -> HourStore:
+    return HourStore(ObjectStore.at(places.state, settings), "intake")
 
 
-def receipts_of(places: Places, settings: "Settings") -> Shelf:
-    return Shelf(Objects.at(places.state, settings), "merged")
+def receipts_of(places: StagingPaths, settings: "Settings") -> HourStore:
+    return HourStore(ObjectStore.at(places.state, settings), "merged")
 
 
-def staged_files(rules: MergeRules, places: Places, settings: "Settings") -> Iterator[StagedFile]:
+def staged_files(rules: MergeRules, places: StagingPaths, settings: "Settings") -> Iterator[StagedFile]:
     """Every data file in the staging area, with the store's own time of arrival."""
-    for stored in Objects.at(places.staging, settings).list():
+    for stored in ObjectStore.at(places.staging, settings).list():
         if is_data(stored.key, rules.glob):
             yield StagedFile(stored.key, stored.size, stored.etag, stored.last_modified)
 
 
-def staged_batches(rules: MergeRules, places: Places, settings: "Settings", hours: Iterable[str]) -> list[Batch]:
+def staged_batches(rules: MergeRules, places: StagingPaths, settings: "Settings", hours: Iterable[str]) -> list[Batch]:
     """What is staged for these hours now; an hour in which nothing arrived has an empty batch."""
     wanted = set(hours)
     found = batches(file for file in staged_files(rules, places, settings) if file.hour in wanted)
     return [found.get(hour, Batch(hour, ())) for hour in sorted(wanted)]
 
 
-def batch_of(manifest: Manifest) -> Batch:
+def batch_of(manifest: HourManifest) -> Batch:
     """The sound files of an earlier intake."""
     return Batch(
         manifest.hour,
@@ -185,18 +185,18 @@ class MergedFile:
         return self.gave_rows and can_be_told and not self.snapshots & snapshots_in_main(table)
 
 
-def merged_files(places: Places, settings: "Settings", table: "Table", hours: Iterable[str]) -> list[MergedFile]:
+def merged_files(places: StagingPaths, settings: "Settings", table: "Table", hours: Iterable[str]) -> list[MergedFile]:
     """Every version of a staged file that receipts for this very table list, once."""
     receipts, manifests = receipts_of(places, settings), manifests_of(places, settings)
     files: dict[tuple[str, str], MergedFile] = {}
     for hour in hours:
         merges: dict[str, set[int | None]] = {}
-        for receipt in map(Receipt.from_name, receipts.names(hour)):
+        for receipt in map(MergeReceipt.from_name, receipts.names(hour)):
             if receipt.table == short_uuid(table):
                 merges.setdefault(receipt.digest, set()).add(receipt.snapshot_id)
         for digest, snapshots in merges.items():
             text = manifests.get(hour, digest)
-            for report in Manifest.from_json(text).files if text is not None else ():
+            for report in HourManifest.from_json(text).files if text is not None else ():
                 version = (report.key, report.etag)
                 before = files[version].snapshots if version in files else frozenset()
                 files[version] = MergedFile(report, before | snapshots)

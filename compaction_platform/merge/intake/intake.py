@@ -15,12 +15,12 @@ import pyarrow
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
 from compaction_platform.lake.iceberg.types import arrow_schema, holds, spark_columns
 from compaction_platform.lake.spark.parallel_map import share_out
-from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
-from compaction_platform.merge.config import ORIGIN, MergeRules, Places
-from compaction_platform.merge.intake.hour_manifest import Manifest
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
+from compaction_platform.merge.config import ORIGIN, MergeRules, StagingPaths
+from compaction_platform.merge.intake.hour_manifest import HourManifest
 from compaction_platform.merge.intake.staged_file_reader import (
     FileReport,
     FileUnfit,
@@ -29,14 +29,14 @@ from compaction_platform.merge.intake.staged_file_reader import (
     new_column,
     survey,
 )
-from compaction_platform.merge.intake.write_data_files import Landed, Landing, together
+from compaction_platform.merge.intake.write_data_files import BatchWriteTask, WrittenBatch, together
 from compaction_platform.merge.plan.staged_hours import Batch, StagedFile
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
 
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
     from compaction_platform.settings import Settings
 
 SMALL_BATCH_BYTES = 32 << 20
@@ -53,7 +53,7 @@ Fetched = dict[tuple[str, str], bytes]  # by key and etag
 
 
 @dataclass(frozen=True)
-class TakenIn:
+class IntakeResult:
     """The outcome of an intake: reports for all files, and the rows of the sound ones.
 
     The rows are in this process if they are few. Else they have landed, or Spark has them.
@@ -62,7 +62,7 @@ class TakenIn:
     reports: tuple[FileReport, ...]
     columns: pyarrow.Schema  # the table's own; the rows carry their origin besides
     table: pyarrow.Table | None = None
-    landed: Landed | None = None
+    landed: WrittenBatch | None = None
     frame: "DataFrame | None" = None
 
     def release(self) -> None:
@@ -74,14 +74,14 @@ class TakenIn:
         """The rows will not be merged."""
         self.release()
         if self.landed is not None:
-            DataFiles.of(table, settings).discard(self.landed.files)
+            DataFileWriter.of(table, settings).discard(self.landed.files)
 
-    def manifest(self, batch: Batch) -> Manifest:
+    def manifest(self, batch: Batch) -> HourManifest:
         """The manifest of one of the batches. A file that changed while it was read belongs to a later hour."""
         by_key = {report.key: report for report in self.reports}
         reports = [by_key[file.key] for file in batch.files]
         there = batch.without({report.key for report in reports if report.fate == "changed"})
-        return Manifest(batch.hour, there.digest, tuple(by_key[file.key] for file in there.files))
+        return HourManifest(batch.hour, there.digest, tuple(by_key[file.key] for file in there.files))
 
     @property
     def count(self) -> int:
@@ -94,22 +94,22 @@ class Intake:
 
     rules: MergeRules
     settings: "Settings"
-    spread: "Spread"
+    spread: "ParallelMap"
     dry_run: bool = False
     say: Callable[[str], None] = lambda text: None
 
     @property
-    def places(self) -> Places:
-        return Places.of(self.rules, self.settings)
+    def places(self) -> StagingPaths:
+        return StagingPaths.of(self.rules, self.settings)
 
-    def take_in(self, files: Sequence[StagedFile], table: "Table", rows_for: RowsFor = "merge") -> TakenIn:
+    def take_in(self, files: Sequence[StagedFile], table: "Table", rows_for: RowsFor = "merge") -> IntakeResult:
         """Decode these files into rows for the table, adding new columns to it where the rules say so."""
-        staging = Objects.at(self.places.staging, self.settings)
+        staging = ObjectStore.at(self.places.staging, self.settings)
         fetched = _fetch_if_small(staging, files)
         columns = self._columns_for(staging, files, fetched, table)
         reading = Reading(
             staging=staging,
-            quarantine=None if self.dry_run else Objects.at(self.places.quarantine, self.settings),
+            quarantine=None if self.dry_run else ObjectStore.at(self.places.quarantine, self.settings),
             columns=columns,
             key=self.rules.key,
             required=self.rules.required,
@@ -124,11 +124,11 @@ class Intake:
             return self._landed(reading, files, self._data_files(table) if rows_for == "merge" else None)
         return self._here(reading, files)
 
-    def _data_files(self, table: "Table") -> DataFiles:
-        return replace(DataFiles.of(table, self.settings), second_reader=self.rules.second_reader)
+    def _data_files(self, table: "Table") -> DataFileWriter:
+        return replace(DataFileWriter.of(table, self.settings), second_reader=self.rules.second_reader)
 
     def _columns_for(
-        self, staging: Objects, files: Sequence[StagedFile], fetched: "Fetched | None", table: "Table"
+        self, staging: ObjectStore, files: Sequence[StagedFile], fetched: "Fetched | None", table: "Table"
     ) -> pyarrow.Schema:
         """The table's columns, with those of the files that are new and welcome."""
         if self.rules.on_new_column != "add":
@@ -169,19 +169,19 @@ class Intake:
                 return _own_columns(table)
         raise CompactionError(f"columns could not be added to {self.rules.full_name}: its schema changes all the time.")
 
-    def _here(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
+    def _here(self, reading: Reading, files: Sequence[StagedFile]) -> IntakeResult:
         """Little work: the rows fit into this process."""
         with ThreadPoolExecutor(max(2, self.spread.slots)) as pool:
             results = list(pool.map(lambda file: _read_whole(reading, file), files))
         reports = tuple(report for report, _ in results)
         rows = pyarrow.Table.from_batches([batch for _, read in results for batch in read], reading.output)
         self._tell(reports)
-        return TakenIn(reports, reading.columns, table=rows)
+        return IntakeResult(reports, reading.columns, table=rows)
 
-    def _landed(self, reading: Reading, files: Sequence[StagedFile], data_files: DataFiles | None) -> TakenIn:
+    def _landed(self, reading: Reading, files: Sequence[StagedFile], data_files: DataFileWriter | None) -> IntakeResult:
         """Much work: Spark tasks read the files and, if asked to, write the rows where they will stay."""
-        landing = Landing(self.rules, reading, data_files)
-        landed = Landed(())
+        landing = BatchWriteTask(self.rules, reading, data_files)
+        landed = WrittenBatch(())
         try:
             for part in self._land(landing, _groups(files, self.spread.slots)):
                 landed = together([landed, part])
@@ -194,9 +194,9 @@ class Intake:
             data_files.discard(landed.files)
             return self._kept_by_spark(reading, files)
         self._tell(landed.reports)
-        return TakenIn(landed.reports, reading.columns, landed=landed)
+        return IntakeResult(landed.reports, reading.columns, landed=landed)
 
-    def _land(self, landing: Landing, groups: Sequence[Sequence[StagedFile]]) -> Iterator[Landed]:
+    def _land(self, landing: BatchWriteTask, groups: Sequence[Sequence[StagedFile]]) -> Iterator[WrittenBatch]:
         """What the groups became, as they are done. A group whose reader died is read again, file by file: the one
         that killed it is set aside as it is."""
         done = 0
@@ -212,7 +212,7 @@ class Intake:
                 failed.append(f"{group[0].key} and {len(group) - 1} more files: {outcome.error}")
             elif len(group) == 1:
                 self.say(f"{group[0].key} killed the process that read it; it is set aside")
-                yield Landed((landing.reading.set_aside_unread(group[0], outcome.error or ""),))
+                yield WrittenBatch((landing.reading.set_aside_unread(group[0], outcome.error or ""),))
             else:
                 self.say(
                     f"the process that read {group[0].key} and {len(group) - 1} more files died; reading one by one"
@@ -224,7 +224,7 @@ class Intake:
         if failed:
             raise CompactionError(f"files could not be read, and nothing was merged. {failed[0]}")
 
-    def _kept_by_spark(self, reading: Reading, files: Sequence[StagedFile]) -> TakenIn:
+    def _kept_by_spark(self, reading: Reading, files: Sequence[StagedFile]) -> IntakeResult:
         """Much work of which nothing may be left behind: Spark keeps the rows, on its local disk, so that the files
         are not read again. (In memory they would compete with the queries' own sorting.)"""
         from pyspark import StorageLevel
@@ -248,7 +248,7 @@ class Intake:
             raise
         reports = tuple(FileReport.from_json(row[0]) for row in answers)
         self._tell(reports)
-        return TakenIn(reports, reading.columns, frame=everything)
+        return IntakeResult(reports, reading.columns, frame=everything)
 
     def _tell(self, reports: Sequence[FileReport]) -> None:
         rows = sum(report.rows for report in reports)
@@ -299,7 +299,7 @@ def _new_columns(table: pyarrow.Schema, schemas: Iterable[pyarrow.Schema]) -> di
     return new
 
 
-def _fetch_if_small(staging: Objects, files: Sequence[StagedFile]) -> "Fetched | None":
+def _fetch_if_small(staging: ObjectStore, files: Sequence[StagedFile]) -> "Fetched | None":
     """The bytes of all files if they are few and small; one that changed meanwhile is left out."""
     if len(files) > SMALL_BATCH_FILES or sum(file.size for file in files) > SMALL_BATCH_BYTES:
         return None

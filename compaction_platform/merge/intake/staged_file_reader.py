@@ -28,11 +28,11 @@ from compaction_platform.lake.parquet.second_reader import (
     Extent,
     ReadersDisagree,
     SecondReaderRefused,
-    look_at,
     seed_of,
+    verify_sample,
 )
 from compaction_platform.lake.storage.identifiers import checked_identifier
-from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
 from compaction_platform.lake.verification.canonical_form import is_list
 from compaction_platform.lake.verification.value_validity import invalid_values
 from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, OnNewColumn
@@ -77,8 +77,8 @@ class FileReport:
 class Reading:
     """All that is needed to read staged files. Without a quarantine (a dry run), nothing is written."""
 
-    staging: Objects
-    quarantine: Objects | None
+    staging: ObjectStore
+    quarantine: ObjectStore | None
     columns: pyarrow.Schema  # the table's own, without where rows came from
     key: tuple[str, ...]
     required: tuple[str, ...]
@@ -165,7 +165,7 @@ class Reading:
         if self.second_reader == "sample" and seed_of(version) % SAMPLED_ONE_IN:
             return
         try:
-            look_at(source, version, self.second_reader)
+            verify_sample(source, version, self.second_reader)
         except (SecondReaderRefused, ReadersDisagree) as reason:
             raise FileUnfit(str(reason)) from reason
 
@@ -286,7 +286,7 @@ def _by_lower_name(file: pyarrow.Schema) -> dict[str, str]:
     return names
 
 
-def survey(staging: Objects, file: StagedFile, held: bytes | None = None) -> pyarrow.Schema | None:
+def survey(staging: ObjectStore, file: StagedFile, held: bytes | None = None) -> pyarrow.Schema | None:
     """The columns a file claims to have; None if it cannot even say that: reading it whole will tell why."""
     try:
         return _schema(held if held is not None else fetch_footer(staging, file.key, file.size, file.etag))

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.cleanup_staging import rows_set_aside
-from compaction_platform.merge.config import Places
+from compaction_platform.merge.config import StagingPaths
 from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files, receipts_of, snapshots_in_main
 from compaction_platform.merge.intake.staged_file_reader import versioned_name
 from compaction_platform.settings import Settings
@@ -17,7 +17,7 @@ from compaction_platform.settings import Settings
 class Whereabouts:
     """The files of the hours that were merged last, and the places where they may be."""
 
-    places: Places
+    places: StagingPaths
     settings: Settings
     table: Table
     hours: int
@@ -32,7 +32,7 @@ class Whereabouts:
 
     def set_aside_and_gone(self) -> list[str]:
         """Files that were bad or had rows without a key, and are gone, while quarantine lacks what was set aside."""
-        quarantine = Objects.at(self.places.quarantine, self.settings)
+        quarantine = ObjectStore.at(self.places.quarantine, self.settings)
         lacking = []
         for file in self._gone():
             report = file.report
@@ -44,8 +44,8 @@ class Whereabouts:
 
     def _gone(self) -> Iterator[MergedFile]:
         """Those that are neither staged nor archived, and were not delivered again under their name."""
-        staged = {stored.key for stored in Objects.at(self.places.staging, self.settings).list()}
-        archive = Objects.at(self.places.archive, self.settings)
+        staged = {stored.key for stored in ObjectStore.at(self.places.staging, self.settings).list()}
+        archive = ObjectStore.at(self.places.archive, self.settings)
         files = self.files()
         in_main = snapshots_in_main(self.table)
         merged = [file for file in files if file.snapshots & in_main]

@@ -13,7 +13,7 @@ import numpy
 import pyarrow
 import pyarrow.compute
 
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles, NotWritable
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter, NotWritable
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.lake.verification.row_hash import mix, value_hashes
 from compaction_platform.merge.config import MergeRules
@@ -32,7 +32,7 @@ Partitions = list[tuple[Any, ...]]  # see sql.partitions_of; the last value is a
 
 
 @dataclass(frozen=True)
-class Landed:
+class WrittenBatch:
     """What some files became.
 
     `partitions` is None where only Spark knows the calendar well enough, `hashes` where there are too many to hold.
@@ -47,30 +47,30 @@ class Landed:
 
 
 @dataclass(frozen=True)
-class Landing:
+class BatchWriteTask:
     """All that a task needs to land files. Without a place for data files, they are read and that is all."""
 
     rules: MergeRules
     reading: Reading
-    data_files: DataFiles | None
+    data_files: DataFileWriter | None
 
-    def land(self, files: Sequence[StagedFile]) -> Landed:
+    def land(self, files: Sequence[StagedFile]) -> WrittenBatch:
         reports: list[FileReport] = []
-        landed: list[Landed] = []
+        landed: list[WrittenBatch] = []
         try:
             for rows in _in_large_pieces(self._batches(files, reports)):
                 if self.data_files is not None:
                     written = tuple(self.data_files.write(rows))
                     hashes = key_hashes(rows, self.rules.key)
                     spec = self.data_files.metadata.default_spec_id
-                    landed.append(Landed((), written, partitions_of(self.rules, rows), hashes, spec))
+                    landed.append(WrittenBatch((), written, partitions_of(self.rules, rows), hashes, spec))
         except BaseException as failed:
             if self.data_files is not None:
                 self.data_files.discard(file for part in landed for file in part.files)
             if isinstance(failed, NotWritable):
-                return Landed((), unwritable=True)
+                return WrittenBatch((), unwritable=True)
             raise
-        return together([Landed(tuple(reports)), *landed])
+        return together([WrittenBatch(tuple(reports)), *landed])
 
     def _batches(self, files: Sequence[StagedFile], reports: list[FileReport]) -> Iterator[pyarrow.RecordBatch]:
         for file in files:
@@ -92,7 +92,7 @@ def _in_large_pieces(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow
         yield pyarrow.Table.from_batches(waiting)
 
 
-def together(parts: Iterable[Landed]) -> Landed:
+def together(parts: Iterable[WrittenBatch]) -> WrittenBatch:
     parts = list(parts)
     counts: Counter[tuple[Any, ...]] = Counter()
     for part in parts:
@@ -100,7 +100,7 @@ def together(parts: Iterable[Landed]) -> Landed:
             counts[tuple(values)] += count
     rows = sum(file.record_count for part in parts for file in part.files)
     hashes = [part.hashes for part in parts if part.hashes is not None]
-    return Landed(
+    return WrittenBatch(
         tuple(report for part in parts for report in part.reports),
         tuple(file for part in parts for file in part.files),
         None if any(part.partitions is None for part in parts) else [(*values, n) for values, n in counts.items()],

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Audit:
+class MergeAudit:
     """What was counted in the partitions a merge touched, before it was published."""
 
     rows_before: int = 0
@@ -54,7 +54,7 @@ class Audit:
 class AuditFailed(CompactionError):
     """The merged branch is not what it should be. Nothing was published."""
 
-    def __init__(self, message: str, audit: Audit, rows: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, message: str, audit: MergeAudit, rows: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(message)
         self.audit, self.rows = audit, rows
 
@@ -78,12 +78,12 @@ def _among(hashes: Array, ordered: Array) -> Array:
 
 def audit_of_appended(
     after: TableRows, appended: Sequence["DataFile"], hashes_before: Array, hashes_appended: Array
-) -> Audit:
+) -> MergeAudit:
     """For files of new keys whose content was verified when they were written: whether the table has them."""
     there = {task.file.file_path: task.file.record_count for task in after.files}
     found = sum(file.record_count for file in appended if there.get(file.file_path) == file.record_count)
     everything = numpy.sort(numpy.concatenate([hashes_before, hashes_appended]))
-    return Audit(
+    return MergeAudit(
         rows_before=len(hashes_before),
         rows_after=after.count(),
         staged_keys=len(hashes_appended),
@@ -94,7 +94,7 @@ def audit_of_appended(
 
 def audit_of_merged(
     rules: MergeRules, after: TableRows, staged: pyarrow.Table, staged_hashes: Array, rows_before: int
-) -> Audit:
+) -> MergeAudit:
     """Read the keys of all touched partitions, and the whole rows of those that were staged."""
     names = [name for name in staged.column_names if name not in rules.key]
 
@@ -114,7 +114,7 @@ def audit_of_merged(
     in_table, in_batch = table.take(pairs["_table"]), staged.take(pairs["_staged"])
     plain = [name for name in names if not pyarrow.types.is_nested(staged.schema.field(name).type)]
     wrong, wrong_in_plain = (_wrong_rows(rules, in_table, in_batch, some) for some in (names, plain))
-    return Audit(
+    return MergeAudit(
         rows_before=rows_before,
         rows_after=len(hashes),
         staged_keys=staged.num_rows,

@@ -12,12 +12,18 @@ import pyarrow
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.branches import append, create_branch, drop_branch
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
 from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.verification.canonical_form import Array
 from compaction_platform.merge.config import MergeRules
-from compaction_platform.merge.intake.intake import REPORT_COLUMN, TakenIn
-from compaction_platform.merge.intake.write_data_files import Landed, Partitions, has_doubles, key_hashes, partitions_of
+from compaction_platform.merge.intake.intake import REPORT_COLUMN, IntakeResult
+from compaction_platform.merge.intake.write_data_files import (
+    Partitions,
+    WrittenBatch,
+    has_doubles,
+    key_hashes,
+    partitions_of,
+)
 from compaction_platform.merge.publish import sql
 from compaction_platform.merge.publish.deduplicate import newest_of_each_key
 
@@ -101,7 +107,7 @@ class StagedBatch:
         return name
 
 
-class HeldBatch(StagedBatch):
+class InMemoryBatch(StagedBatch):
     """Few rows: they are here."""
 
     def __init__(self, *common: Any, rows: pyarrow.Table, slots: int) -> None:
@@ -126,12 +132,12 @@ class HeldBatch(StagedBatch):
 
     def data_files(self, table: "Table") -> "list[DataFile]":
         self.table = table
-        writer = replace(DataFiles.of(table, self.settings), second_reader=self.rules.second_reader)
+        writer = replace(DataFileWriter.of(table, self.settings), second_reader=self.rules.second_reader)
         return writer.write(self.rows)
 
     def take_back(self, files: "list[DataFile]") -> None:
         if self.table is not None:
-            DataFiles.of(self.table, self.settings).discard(files)
+            DataFileWriter.of(self.table, self.settings).discard(files)
 
 
 class _LargeBatch(StagedBatch):
@@ -163,7 +169,7 @@ class _LargeBatch(StagedBatch):
             self.session.catalog.dropTempView(self.all_rows)
 
 
-class KeptBatch(_LargeBatch):
+class SparkBatch(_LargeBatch):
     """Spark has the rows; they are compared with the table, not merged."""
 
     def __init__(self, *common: Any, rows: "DataFrame", count: int) -> None:
@@ -175,10 +181,10 @@ class KeptBatch(_LargeBatch):
         return self._newest_of(self.frame.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN), self.count)
 
 
-class LandedBatch(_LargeBatch):
+class DataFileBatch(_LargeBatch):
     """The rows are in data files of the table. Spark reads them from a branch they are appended to."""
 
-    def __init__(self, *common: Any, landed: Landed, table: "Table") -> None:
+    def __init__(self, *common: Any, landed: WrittenBatch, table: "Table") -> None:
         super().__init__(*common)
         self.landed, self.table = landed, table
         self.referred_to = False
@@ -234,7 +240,7 @@ class LandedBatch(_LargeBatch):
         with suppress(Exception):
             self._drop_branch()
         if not self.referred_to:
-            DataFiles.of(self.table, self.settings).discard(self.landed.files)
+            DataFileWriter.of(self.table, self.settings).discard(self.landed.files)
 
     def _drop_branch(self) -> None:
         if self.branch is not None:
@@ -244,12 +250,12 @@ class LandedBatch(_LargeBatch):
 
 @contextmanager
 def staged_batch(
-    rules: MergeRules, settings: "Settings", session: "SparkSession", slots: int, taken: TakenIn, table: "Table"
+    rules: MergeRules, settings: "Settings", session: "SparkSession", slots: int, taken: IntakeResult, table: "Table"
 ) -> Iterator[StagedBatch]:
     common = (rules, settings, session, taken.columns)
     batch: StagedBatch
     if taken.table is not None:
-        batch = HeldBatch(*common, rows=taken.table, slots=slots)
+        batch = InMemoryBatch(*common, rows=taken.table, slots=slots)
     elif taken.landed is not None:
         there = sum(file.record_count for file in taken.landed.files)
         if there != taken.count:
@@ -257,10 +263,10 @@ def staged_batch(
             raise StagedRowsLost(
                 f"{taken.count:,} rows were read and {there:,} written. Nothing was merged; run again."
             )
-        batch = LandedBatch(*common, landed=taken.landed, table=table)
+        batch = DataFileBatch(*common, landed=taken.landed, table=table)
     else:
         assert taken.frame is not None  # noqa: S101 (for the type checker: one of the three is there)
-        batch = KeptBatch(*common, rows=taken.frame, count=taken.count)
+        batch = SparkBatch(*common, rows=taken.frame, count=taken.count)
     try:
         yield batch
     finally:

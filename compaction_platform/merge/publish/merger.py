@@ -26,12 +26,12 @@ from compaction_platform.lake.iceberg.types import arrow_schema
 from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.storage.identifiers import quoted
 from compaction_platform.merge.config import MergeRules
-from compaction_platform.merge.intake.intake import TakenIn
+from compaction_platform.merge.intake.intake import IntakeResult
 from compaction_platform.merge.plan.partition_bounds import Bounds, bounds_of
 from compaction_platform.merge.publish import sql
 from compaction_platform.merge.publish.audit import (
-    Audit,
     AuditFailed,
+    MergeAudit,
     audit_of_appended,
     audit_of_merged,
     hashes_without,
@@ -53,7 +53,7 @@ ROWS_READ_HERE = 20_000_000  # of touched partitions, by this process instead of
 CONFLICT_SIGNS = ("CommitFailedException", "CommitStateUnknownException", "last sequence number")
 
 
-class TableUnfit(CompactionError):
+class TargetUnfit(CompactionError):
     """The table is kept in a way a merge cannot be counted in."""
 
 
@@ -72,7 +72,7 @@ class Merged:
     bytes_written: int = 0
     published: bool = False
     attempts: int = 0
-    audit: Audit | None = None
+    audit: MergeAudit | None = None
     partitions: int = 0
 
     @property
@@ -90,7 +90,7 @@ def merged_batches(table: "Table") -> set[tuple[str, str]]:
 
 
 @dataclass(frozen=True)
-class Attempt:
+class MergeAttempt:
     """One merge of a batch, from one state of main."""
 
     batch: StagedBatch
@@ -123,7 +123,7 @@ class Merger:
     def name(self) -> str:
         return qualified_name(self.settings, *self.rules.identifier)
 
-    def merge(self, taken: TakenIn, batches: Mapping[str, str], *, dry_run: bool = False) -> Merged:
+    def merge(self, taken: IntakeResult, batches: Mapping[str, str], *, dry_run: bool = False) -> Merged:
         """Merge these rows, the batches (digest by hour) of the table's history-to-be."""
         from pyspark.errors import PySparkException
 
@@ -138,7 +138,7 @@ class Merger:
                 try:
                     bounds = self._bounds(batch, table)
                     before = TableRows(table, table.metadata.current_snapshot_id, bounds.as_filter())
-                    attempt = Attempt(batch, table, bounds, before, number, properties)
+                    attempt = MergeAttempt(batch, table, bounds, before, number, properties)
                     return self._effect(attempt) if dry_run else self._merge_once(attempt)
                 except (CommitFailedException, PySparkException) as failed:
                     if not _is_conflict(failed):
@@ -149,7 +149,7 @@ class Merger:
             "nothing is lost; run again when the other writer is done."
         )
 
-    def missing_or_wrong(self, taken: TakenIn) -> list[dict[str, Any]]:
+    def missing_or_wrong(self, taken: IntakeResult) -> list[dict[str, Any]]:
         """Staged keys that are not in the published table with their content or a newer one, a few of them."""
         with self._batch(taken) as batch:
             bounds = self._bounds(batch, self.load_table())
@@ -159,7 +159,7 @@ class Merger:
             return [row.asDict() for row in self.session.sql(query, bounds.values).collect()]
 
     @contextmanager
-    def _batch(self, taken: TakenIn) -> Iterator[StagedBatch]:
+    def _batch(self, taken: IntakeResult) -> Iterator[StagedBatch]:
         table = self.load_table()
         with (
             staged_batch(self.rules, self.settings, self.session, self.slots, taken, table) as batch,
@@ -171,7 +171,7 @@ class Merger:
         modes = {table.properties.get(f"write.{verb}.mode") for verb in ("merge", "update", "delete")}
         if modes != {"merge-on-read"}:
             settings = ", ".join(f"'write.{verb}.mode'='merge-on-read'" for verb in ("merge", "update", "delete"))
-            raise TableUnfit(
+            raise TargetUnfit(
                 f"{self.rules.full_name} rewrites whole files when rows change; merging wants merge-on-read. Nothing "
                 f"was changed. Set it with: ALTER TABLE {self.name} SET TBLPROPERTIES ({settings})"
             )
@@ -187,7 +187,7 @@ class Merger:
 
     # ------------------------------------------------------------ what is done
 
-    def _merge_once(self, attempt: Attempt) -> Merged:
+    def _merge_once(self, attempt: MergeAttempt) -> Merged:
         hashes_before = self._hashes_if_all_keys_are_new(attempt)
         files = self._data_files(attempt) if hashes_before is not None else None
         if files is None and not published(attempt.table).complete:
@@ -213,7 +213,7 @@ class Merger:
         self.say(f"published snapshot {result.snapshot_id}")
         return replace(result, published=True)
 
-    def _hashes_if_all_keys_are_new(self, attempt: Attempt) -> Any | None:
+    def _hashes_if_all_keys_are_new(self, attempt: MergeAttempt) -> Any | None:
         """The hashes of the keys in the touched partitions, if none of the batch is there; None if one may be."""
         hashes = attempt.batch.key_hashes
         if hashes is None or not attempt.batch.makes_good_files or self.rules.partition_may_change:
@@ -229,13 +229,13 @@ class Merger:
         except NotReadable:
             return None
 
-    def _data_files(self, attempt: Attempt) -> "list[DataFile] | None":
+    def _data_files(self, attempt: MergeAttempt) -> "list[DataFile] | None":
         try:
             return attempt.batch.data_files(attempt.table)
         except NotWritable:
             return None
 
-    def _append(self, attempt: Attempt, branch: str, files: "list[DataFile]", hashes_before: Any) -> Merged:
+    def _append(self, attempt: MergeAttempt, branch: str, files: "list[DataFile]", hashes_before: Any) -> Merged:
         """Every key is new: the batch becomes data files of the table as it is."""
         written_for = attempt.table.metadata
         try:
@@ -253,14 +253,16 @@ class Merger:
             lambda: self._audit_of_appended(attempt, branch, files, hashes_before),
         )
 
-    def _audit_of_appended(self, attempt: Attempt, branch: str, files: "list[DataFile]", hashes_before: Any) -> Audit:
+    def _audit_of_appended(
+        self, attempt: MergeAttempt, branch: str, files: "list[DataFile]", hashes_before: Any
+    ) -> MergeAudit:
         hashes: Any = attempt.batch.key_hashes
         try:
             return audit_of_appended(self._after(attempt, branch), files, hashes_before, hashes)
         except NotReadable:
             return self._audit_on_spark(attempt, branch, len(hashes_before))
 
-    def _merge_on_spark(self, attempt: Attempt, branch: str) -> Merged:
+    def _merge_on_spark(self, attempt: MergeAttempt, branch: str) -> Merged:
         batch, bounds = attempt.batch, attempt.bounds
         create_branch(attempt.table, branch, self.session, self.name)
         statement = sql.merge(self.rules, batch.columns, into=self._in_branch(branch), staged=batch.view, bounds=bounds)
@@ -300,13 +302,13 @@ class Merger:
                 else:
                     self.session.conf.set(name, value)
 
-    def _publish(self, attempt: Attempt, branch: str, result: Merged) -> None:
+    def _publish(self, attempt: MergeAttempt, branch: str, result: Merged) -> None:
         assert result.snapshot_id is not None  # noqa: S101 (for the type checker: `_counted` has seen it)
         publish_branch(attempt.table, branch, attempt.base, result.snapshot_id)
 
     # ------------------------------------------------------------ the proof
 
-    def _counted(self, attempt: Attempt, branch: str) -> Merged:
+    def _counted(self, attempt: MergeAttempt, branch: str) -> Merged:
         """What the merge wrote, as its own snapshot tells; the audit counts again for itself."""
         snapshot = attempt.table.snapshot_by_name(branch)
         if snapshot is None or snapshot.snapshot_id == attempt.base or snapshot.summary is None:
@@ -325,12 +327,12 @@ class Merger:
             partitions=len(attempt.batch.partitions),
         )
 
-    def _after(self, attempt: Attempt, branch: str) -> TableRows:
+    def _after(self, attempt: MergeAttempt, branch: str) -> TableRows:
         """What a reader of the branch sees now."""
         attempt.table.refresh()
         return replace(attempt.before, snapshot_id=attempt.table.metadata.refs[branch].snapshot_id)
 
-    def _rows_before(self, attempt: Attempt) -> int:
+    def _rows_before(self, attempt: MergeAttempt) -> int:
         """Rows in the partitions that will be touched; asked for while the merge runs."""
         if attempt.base is None:
             return 0
@@ -340,7 +342,7 @@ class Merger:
             query = sql.count_rows(f"{self.name} VERSION AS OF {attempt.base}", attempt.bounds)
             return int(self.session.sql(query, attempt.bounds.values).collect()[0].n)
 
-    def _audit_of_merged(self, attempt: Attempt, branch: str, rows_before: int) -> Audit:
+    def _audit_of_merged(self, attempt: MergeAttempt, branch: str, rows_before: int) -> MergeAudit:
         batch = attempt.batch
         if batch.rows is not None and batch.key_hashes is not None:
             with suppress(NotReadable, pyarrow.ArrowNotImplementedError):
@@ -352,16 +354,18 @@ class Merger:
                     self.say("the audit wants a second look; Spark counts again")
         return self._audit_on_spark(attempt, branch, rows_before)
 
-    def _audit_on_spark(self, attempt: Attempt, branch: str, rows_before: int) -> Audit:
+    def _audit_on_spark(self, attempt: MergeAttempt, branch: str, rows_before: int) -> MergeAudit:
         batch = attempt.batch
         query = sql.audit(
             self.rules, batch.columns, result=self._in_branch(branch), staged=batch.view, bounds=attempt.bounds
         )
         (row,) = self.session.sql(query, attempt.bounds.values).collect()
         counts: dict[str, Any] = {name: int(value) for name, value in row.asDict().items()}
-        return Audit(rows_before=rows_before, **counts)
+        return MergeAudit(rows_before=rows_before, **counts)
 
-    def _audited(self, attempt: Attempt, branch: str, result: Merged, take_audit: Callable[[], Audit]) -> Merged:
+    def _audited(
+        self, attempt: MergeAttempt, branch: str, result: Merged, take_audit: Callable[[], MergeAudit]
+    ) -> Merged:
         audit = take_audit()
         if problems := audit.problems(result.inserted, attempt.batch.keys):
             rows = self._evidence(attempt, branch)
@@ -373,7 +377,7 @@ class Merger:
             )
         return replace(result, audit=audit)
 
-    def _evidence(self, attempt: Attempt, branch: str) -> list[dict[str, Any]]:
+    def _evidence(self, attempt: MergeAttempt, branch: str) -> list[dict[str, Any]]:
         batch, bounds, result = attempt.batch, attempt.bounds, self._in_branch(branch)
         wrong = sql.missing_or_wrong(
             self.rules, batch.columns, result=result, staged=batch.view, bounds=bounds, limit=SHOWN_ROWS
@@ -381,7 +385,7 @@ class Merger:
         doubled = sql.doubled_keys(self.rules, result=result, bounds=bounds, limit=SHOWN_ROWS)
         return [row.asDict() for query in (wrong, doubled) for row in self.session.sql(query, bounds.values).collect()]
 
-    def _effect(self, attempt: Attempt) -> Merged:
+    def _effect(self, attempt: MergeAttempt) -> Merged:
         """What a merge would do."""
         batch, table = attempt.batch, attempt.table
         to_add = [name for name in batch.columns.names if name not in table.schema().column_names]  # in a dry run

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.serve.http import models
 from compaction_platform.serve.http.auth import Tokens, require_tenant
@@ -30,7 +30,7 @@ from compaction_platform.serve.http.errors import (
     TooManyRequests,
     Unauthenticated,
 )
-from compaction_platform.serve.http.limits import Allowance, Room, require_size, too_large
+from compaction_platform.serve.http.limits import ConcurrencyLimit, RateLimit, require_size, too_large
 from compaction_platform.serve.http.telemetry import Metrics, log, log_to_stdout
 from compaction_platform.serve.operations import Service
 from compaction_platform.settings import Settings, load_settings
@@ -136,11 +136,11 @@ class _Face:
 
     def __init__(self, service: Service, tokens: Callable[[], Tokens], metrics: Metrics) -> None:
         self._service, self._tokens, self._metrics = service, tokens, metrics
-        self._allowance = Allowance(service.settings.serve_requests_per_minute)
+        self._allowance = RateLimit(service.settings.serve_requests_per_minute)
         self._most = service.settings.serve_max_request_mb * MB
 
-        self._of_a_tenant = Room(THREADS // 2, "requests of one tenant")
-        self._compactions = Room(COMPACTIONS, "compactions")
+        self._of_a_tenant = ConcurrencyLimit(THREADS // 2, "requests of one tenant")
+        self._compactions = ConcurrencyLimit(COMPACTIONS, "compactions")
 
     @cached_property
     def _many(self) -> CapacityLimiter:
@@ -269,8 +269,8 @@ def service_of(settings: Settings, until_done: ExitStack, say: Callable[[str], N
 
     session = cache(lambda: until_done.enter_context(spark_session(settings)))
 
-    def spread() -> Spread:
-        return Spread(session(), task_slots(session(), settings))
+    def spread() -> ParallelMap:
+        return ParallelMap(session(), task_slots(session(), settings))
 
     return Service(settings, spread, session, say)
 

@@ -11,7 +11,7 @@ from compaction_platform.serve.http.errors import RequestTooLarge, TooManyReques
 
 
 @dataclass
-class Allowance:
+class RateLimit:
     """A bucket of requests for each tenant that fills up evenly."""
 
     per_minute: int
@@ -34,7 +34,7 @@ class Allowance:
 
 
 @dataclass
-class Room:
+class ConcurrencyLimit:
     """So many at once for each name: one tenant, or one kind of work, does not take all there is."""
 
     most: int

@@ -13,11 +13,11 @@ Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,62}$", examples=["
 FilterOp = Literal["=", "!=", "<", "<=", ">", ">=", "in", "not_in", "is_null", "not_null", "starts_with"]
 
 
-class Strict(BaseModel):
+class RequestModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class OnTenant(Strict):
+class OnTenant(RequestModel):
     tenant_id: Identifier = Field(description="Whose tables these are; the token must belong to it.", examples=["acme"])
     namespace: Identifier = Field(description="A group of the tenant's tables.", examples=["shop"])
 
@@ -26,13 +26,13 @@ class OnTable(OnTenant):
     table: Identifier = Field(description="The table's name.", examples=["orders"])
 
 
-class ColumnSpec(Strict):
+class ColumnSpec(RequestModel):
     type: str = Field(max_length=2000, description="long, decimal(10, 2), list<string> …", examples=["long"])
     required: bool = Field(default=False, description="Whether every record must have a value.")
     doc: str = Field(default="", max_length=1000, description="What it means.")
 
 
-class SchemaSpec(Strict):
+class SchemaSpec(RequestModel):
     fields: dict[str, ColumnSpec] = Field(
         min_length=1,
         max_length=MOST_FIELDS,
@@ -68,13 +68,13 @@ class Write(OnTable):
     )
 
 
-class Filter(Strict):
+class Filter(RequestModel):
     field: str = Field(max_length=200, examples=["price"])
     op: FilterOp = Field(examples=[">="])
     value: JsonValue = Field(default=None, description="A value; a list of them for in and not_in.", examples=["10.00"])
 
 
-class OrderBy(Strict):
+class OrderBy(RequestModel):
     field: str = Field(max_length=200, examples=["at"])
     descending: bool = False
 

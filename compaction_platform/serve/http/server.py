@@ -16,7 +16,7 @@ LAST_ANSWERS_SECONDS = 60
 BACKLOG = 2048
 
 
-class PortTaken(CompactionError):
+class ServicePortTaken(CompactionError):
     """Something else listens there."""
 
 
@@ -27,7 +27,9 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         try:
             listener.bind((host, port))
         except OSError as error:
-            raise PortTaken(f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port.") from None
+            raise ServicePortTaken(
+                f"cannot listen on {host}:{port}: {error.strerror}. Choose another --port."
+            ) from None
         listener.listen(BACKLOG)  # whoever comes before the server is ready waits for it
         yield listener
 

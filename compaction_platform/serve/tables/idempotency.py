@@ -46,7 +46,7 @@ def _digest(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Written:
+class CommittedRequest:
     """A request that was committed."""
 
     key: Key
@@ -77,7 +77,7 @@ class RequestIds:
         self._count = 0
         self._turn = threading.Lock()
 
-    def find(self, table: "Table", ids: Collection[str]) -> dict[str, Written]:
+    def find(self, table: "Table", ids: Collection[str]) -> dict[str, CommittedRequest]:
         """Those of these requests that were written to the table as it is now, by id.
 
         A request that was taken out of the table by a roll back was not written.
@@ -99,7 +99,7 @@ class RequestIds:
             remembered.head = line[0].snapshot_id
             return {**found, **_of(remembered, ids)}
 
-    def remember(self, table: UUID, base: int | None, snapshot: int, written: Sequence[Written]) -> None:
+    def remember(self, table: UUID, base: int | None, snapshot: int, written: Sequence[CommittedRequest]) -> None:
         """These were committed, in a snapshot whose parent is `base`."""
         with self._turn:
             remembered = self._tables.pop(table, None)
@@ -138,18 +138,18 @@ class RequestIds:
             return
 
 
-def _of(remembered: _Remembered, ids: Collection[str]) -> dict[str, Written]:
+def _of(remembered: _Remembered, ids: Collection[str]) -> dict[str, CommittedRequest]:
     found = {}
     for id in ids:
         packed = remembered.requests.get(bytes.fromhex(id))
         if packed is not None:
             content, snapshot, records = PACKED.unpack(packed)
-            found[id] = Written(Key(id, content.hex()), snapshot, records)
+            found[id] = CommittedRequest(Key(id, content.hex()), snapshot, records)
     return found
 
 
-def _in_summaries(table: "Table", line: Sequence["Snapshot"], ids: Collection[str]) -> dict[str, Written]:
-    found: dict[str, Written] = {}
+def _in_summaries(table: "Table", line: Sequence["Snapshot"], ids: Collection[str]) -> dict[str, CommittedRequest]:
+    found: dict[str, CommittedRequest] = {}
     for snapshot in line:
         for each in _requests_of(snapshot, ids):
             found.setdefault(each.key.id, each)
@@ -171,9 +171,9 @@ def _perhaps_in_line(table: "Table", line: Sequence["Snapshot"]) -> Iterator["Sn
             yield snapshot
 
 
-def _requests_of(snapshot: "Snapshot", ids: Collection[str]) -> Iterator[Written]:
+def _requests_of(snapshot: "Snapshot", ids: Collection[str]) -> Iterator[CommittedRequest]:
     text = snapshot.summary.additional_properties.get(SERVE_REQUESTS) if snapshot.summary else None
     for entry in text.split(",") if text else ():
         if entry[:DIGEST_LENGTH] in ids:
             id, content, records = entry.split(":")
-            yield Written(Key(id, content), snapshot.snapshot_id, int(records))
+            yield CommittedRequest(Key(id, content), snapshot.snapshot_id, int(records))

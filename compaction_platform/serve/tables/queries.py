@@ -104,7 +104,7 @@ class Cursor:
 
 
 @dataclass(frozen=True)
-class Page:
+class ResultPage:
     records: list[dict[str, Any]]
     snapshot: int | None
     cursor: str | None = None
@@ -115,14 +115,14 @@ class Queries:
     most_rows: int
     seconds: float
 
-    def page(self, table: "Table", query: Query) -> Page:
+    def page(self, table: "Table", query: Query) -> ResultPage:
         if query.limit > self.most_rows:
             raise InvalidRequest(f"limit: at most {self.most_rows:,} rows in one answer; more come with the cursor.")
         digest = _digest(query)
         cursor = Cursor.parsed(query.cursor, digest) if query.cursor else None
         snapshot = cursor.snapshot if cursor else self._snapshot(table, query)
         if snapshot is None:
-            return Page([], None)
+            return ResultPage([], None)
         if table.snapshot_by_id(snapshot) is None:
             raise InvalidRequest("this snapshot is not there (any more).")
         schema = table.schema()
@@ -139,7 +139,7 @@ class Queries:
         current = table.current_snapshot()
         return current.snapshot_id if current else None
 
-    def _in_turn(self, scan: "_Scan", query: Query, columns: list[str], begin: Cursor) -> Page:
+    def _in_turn(self, scan: "_Scan", query: Query, columns: list[str], begin: Cursor) -> ResultPage:
         found: list[pyarrow.Table] = []
         room = query.limit
         for number, rows in scan.files(columns, begin.portion):
@@ -149,13 +149,13 @@ class Queries:
                 found.append(some.slice(0, room))
                 _require_bearable(found)
                 following = Cursor(begin.query, begin.snapshot, number, skipped + room)
-                return Page(as_json(pyarrow.concat_tables(found)), begin.snapshot, following.text())
+                return ResultPage(as_json(pyarrow.concat_tables(found)), begin.snapshot, following.text())
             found.append(some)
             room -= some.num_rows
             _require_bearable(found)
-        return Page(as_json(pyarrow.concat_tables(found)) if found else [], begin.snapshot)
+        return ResultPage(as_json(pyarrow.concat_tables(found)) if found else [], begin.snapshot)
 
-    def _sorted(self, scan: "_Scan", query: Query, columns: list[str], begin: Cursor) -> Page:
+    def _sorted(self, scan: "_Scan", query: Query, columns: list[str], begin: Cursor) -> ResultPage:
         """The first rows of the order, kept while file after file is read."""
         wanted = begin.row + query.limit
         if wanted > MOST_SORTED:
@@ -168,9 +168,9 @@ class Queries:
             order = pyarrow.compute.sort_indices(both, sort_keys=keys)
             best = both.take(order.slice(0, wanted + 1))
         if best is None:
-            return Page([], begin.snapshot)
+            return ResultPage([], begin.snapshot)
         more = Cursor(begin.query, begin.snapshot, 0, wanted).text() if best.num_rows > wanted else None
-        return Page(as_json(best.slice(begin.row, query.limit).select(columns)), begin.snapshot, more)
+        return ResultPage(as_json(best.slice(begin.row, query.limit).select(columns)), begin.snapshot, more)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.table.snapshots import Operation
 
 from compaction_platform.lake.iceberg.catalog import open_catalog
-from compaction_platform.lake.iceberg.data_file_writer import DataFiles, NotWritable
-from compaction_platform.lake.iceberg.replace_files import Added, Change, CommitUnknown, commit_change
+from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter, NotWritable
+from compaction_platform.lake.iceberg.replace_files import AddedFile, CommitUnknown, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.storage.object_store import StoreRefused
-from compaction_platform.maintain.table_state import Look
+from compaction_platform.maintain.table_state import TableState
 from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve.http.errors import (
     InvalidRecords,
@@ -30,9 +30,9 @@ from compaction_platform.serve.http.errors import (
     WriteConflict,
     WriteUnknown,
 )
-from compaction_platform.serve.tables.idempotency import Key, RequestIds, Written
+from compaction_platform.serve.tables.idempotency import CommittedRequest, Key, RequestIds
 from compaction_platform.serve.tables.json_values import as_arrow
-from compaction_platform.serve.tables.tenant_tables import Tables, Where, reachable
+from compaction_platform.serve.tables.tenant_tables import TableRef, TenantTables, reachable
 from compaction_platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ MOST_SNAPSHOTS_HELD = 50_000  # in the metadata of all tables that are held: som
 
 
 @dataclass(frozen=True)
-class Done:
+class WriteResult:
     snapshot: int
     records: int
     repeated: bool = False
@@ -56,16 +56,16 @@ class Done:
 
 
 @dataclass
-class Pending:
+class PendingWrite:
     """One caller's write, waiting for its turn."""
 
     records: Sequence[Mapping[str, Any]]
     key: Key | None
     rows: pyarrow.Table
     made_for: tuple[str, int]  # the table's identity and that of its columns
-    done: Done | None = None
+    done: WriteResult | None = None
     problem: Exception | None = None
-    twins: "list[Pending]" = field(default_factory=list)  # the same request, at the same time
+    twins: "list[PendingWrite]" = field(default_factory=list)  # the same request, at the same time
 
     @property
     def is_over(self) -> bool:
@@ -76,20 +76,20 @@ class Pending:
 class TableWriter:
     """All writes of one table by this process go through here."""
 
-    where: Where
+    where: TableRef
     settings: Settings
     group_seconds: float
     requests: RequestIds
     writes: int = 0  # acknowledged
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _door: threading.Lock = field(default_factory=threading.Lock)
-    _waiting: list[Pending] = field(default_factory=list)
+    _waiting: list[PendingWrite] = field(default_factory=list)
     _looking: threading.Lock = field(default_factory=threading.Lock)
     _manifests: Manifests | None = None
     _catalog: "Catalog | None" = None
     _table: "Table | None" = None
 
-    def look(self) -> Look | None:
+    def look(self) -> TableState | None:
         """The table as this writer last saw it, with its files. Manifests that were read before are not read again."""
         with self._looking:
             table = self._table
@@ -97,7 +97,7 @@ class TableWriter:
                 return None
             if self._manifests is None:
                 self._manifests = Manifests(table.io)
-            look = Look.at(table, self._manifests)
+            look = TableState.at(table, self._manifests)
             self._manifests.forget_others(look.files.manifests)
             return look
 
@@ -113,7 +113,7 @@ class TableWriter:
             self._table = self._manifests = None
             self._looking.release()
 
-    def write(self, pending: Pending) -> Done:
+    def write(self, pending: PendingWrite) -> WriteResult:
         with self._door:
             self._waiting.append(pending)
         with self._turn:
@@ -130,14 +130,14 @@ class TableWriter:
         with self._door:
             waiting, self._waiting = self._waiting, []
         while waiting:
-            some: list[Pending] = []
+            some: list[PendingWrite] = []
             rows = 0
             while waiting and (not some or rows + waiting[0].rows.num_rows <= MOST_ROWS):
                 rows += waiting[0].rows.num_rows
                 some.append(waiting.pop(0))
             self._commit(some)
 
-    def _commit(self, some: Sequence[Pending]) -> None:
+    def _commit(self, some: Sequence[PendingWrite]) -> None:
         try:
             self._commit_together(some)
         except _NotMade as failed:
@@ -153,7 +153,7 @@ class TableWriter:
         except Exception as error:  # noqa: BLE001 (everybody who waits gets an answer)
             _fail(some, error)
 
-    def _commit_together(self, some: Sequence[Pending]) -> None:
+    def _commit_together(self, some: Sequence[PendingWrite]) -> None:
         made: _Made | None = None  # files that no snapshot refers to
         try:
             for _ in range(ATTEMPTS):
@@ -183,7 +183,7 @@ class TableWriter:
         finally:
             self._discard(made)
 
-    def _made(self, table: "Table", some: Sequence[Pending]) -> "_Made":
+    def _made(self, table: "Table", some: Sequence[PendingWrite]) -> "_Made":
         try:
             return _Made(table, tuple(some), self._files(table).write(pyarrow.concat_tables(e.rows for e in some)))
         except (NotWritable, pyarrow.ArrowException) as reason:
@@ -209,10 +209,10 @@ class TableWriter:
             self._table = self._catalog.load_table(self.where.identifier)
         return self._table
 
-    def _files(self, table: "Table") -> DataFiles:
-        return DataFiles.of(table, self.settings)
+    def _files(self, table: "Table") -> DataFileWriter:
+        return DataFileWriter.of(table, self.settings)
 
-    def _fitting(self, some: Sequence[Pending], table: "Table") -> list[Pending]:
+    def _fitting(self, some: Sequence[PendingWrite], table: "Table") -> list[PendingWrite]:
         """Whose records are what the table's columns hold, if those are not the ones that the caller saw."""
         now = _identity(table)
         fitting = []
@@ -228,10 +228,10 @@ class TableWriter:
 
     # ------------------------------------------------------------ requests that come again
 
-    def _not_written_yet(self, some: Sequence[Pending], table: "Table") -> list[Pending]:
+    def _not_written_yet(self, some: Sequence[PendingWrite], table: "Table") -> list[PendingWrite]:
         written = self.requests.find(table, {each.key.id for each in some if each.key and not each.is_over})
-        fresh: list[Pending] = []
-        taken: dict[str, Pending] = {}
+        fresh: list[PendingWrite] = []
+        taken: dict[str, PendingWrite] = {}
         for each in some:
             if each.is_over:
                 continue
@@ -249,12 +249,12 @@ class TableWriter:
                 each.problem = _reused()
         return fresh
 
-    def _acknowledge(self, some: Sequence[Pending], snapshot: int) -> None:
+    def _acknowledge(self, some: Sequence[PendingWrite], snapshot: int) -> None:
         for each in some:
             self.writes += 1
-            each.done = Done(snapshot, len(each.records), number=self.writes)
+            each.done = WriteResult(snapshot, len(each.records), number=self.writes)
             for twin in each.twins:
-                twin.done = Done(snapshot, len(each.records), repeated=True)
+                twin.done = WriteResult(snapshot, len(each.records), repeated=True)
 
 
 @dataclass(frozen=True)
@@ -262,10 +262,10 @@ class _Made:
     """Files that were written for some callers, and for the table as it was."""
 
     table: "Table"
-    some: tuple[Pending, ...]
+    some: tuple[PendingWrite, ...]
     files: "list[DataFile]"
 
-    def is_for(self, table: "Table", some: Sequence[Pending]) -> bool:
+    def is_for(self, table: "Table", some: Sequence[PendingWrite]) -> bool:
         same = self.table.metadata.table_uuid == table.metadata.table_uuid and _shape(self.table) == _shape(table)
         return same and len(self.some) == len(some) and all(a is b for a, b in zip(self.some, some, strict=True))
 
@@ -280,11 +280,11 @@ def _reused() -> RequestIdReused:
     return RequestIdReused("this request_id was used for other records. Nothing was written; choose another id.")
 
 
-def _answer_again(pending: Pending, written: Written) -> None:
+def _answer_again(pending: PendingWrite, written: CommittedRequest) -> None:
     if pending.key != written.key:
         pending.problem = _reused()
     elif written.is_in_main:
-        pending.done = Done(written.snapshot, written.records, repeated=True)
+        pending.done = WriteResult(written.snapshot, written.records, repeated=True)
     else:
         pending.problem = RequestIdReused(
             f"this request was written in snapshot {written.snapshot}, and what followed has expired: it cannot be "
@@ -301,7 +301,7 @@ class _NotMade(Exception):
         self.problem = problem
 
 
-def _fail(some: Sequence[Pending], problem: Exception) -> None:
+def _fail(some: Sequence[PendingWrite], problem: Exception) -> None:
     for each in some:
         if not each.is_over:
             each.problem = problem
@@ -315,31 +315,33 @@ def _shape(table: "Table") -> tuple[int, int]:
     return table.metadata.current_schema_id, table.metadata.default_spec_id
 
 
-def _written(some: Sequence[Pending], snapshot: int) -> list[Written]:
-    return [Written(each.key, snapshot, len(each.records)) for each in some if each.key]
+def _written(some: Sequence[PendingWrite], snapshot: int) -> list[CommittedRequest]:
+    return [CommittedRequest(each.key, snapshot, len(each.records)) for each in some if each.key]
 
 
-def _change(files: "Sequence[DataFile]", some: Sequence[Pending]) -> Change:
+def _change(files: "Sequence[DataFile]", some: Sequence[PendingWrite]) -> FileChange:
     requests = ",".join(each.entry for each in _written(some, snapshot=0))
     properties = {SERVE_REQUESTS: requests} if requests else {}
-    return Change([Added(file) for file in files], operation=Operation.APPEND, properties=properties)
+    return FileChange([AddedFile(file) for file in files], operation=Operation.APPEND, properties=properties)
 
 
-def _pending(records: Sequence[Mapping[str, Any]], request_id: str | None, known: "TableMetadata") -> Pending:
+def _pending(records: Sequence[Mapping[str, Any]], request_id: str | None, known: "TableMetadata") -> PendingWrite:
     key = Key.of(request_id, records)
-    return Pending(records, key, as_arrow(records, known.schema()), (str(known.table_uuid), known.current_schema_id))
+    return PendingWrite(
+        records, key, as_arrow(records, known.schema()), (str(known.table_uuid), known.current_schema_id)
+    )
 
 
 @dataclass
 class Writes:
     settings: Settings
-    tables: Tables
+    tables: TenantTables
     group_seconds: float
     _requests: RequestIds = field(default_factory=RequestIds)
-    _writers: dict[Where, TableWriter] = field(default_factory=dict)
+    _writers: dict[TableRef, TableWriter] = field(default_factory=dict)
     _door: threading.Lock = field(default_factory=threading.Lock)
 
-    def write(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> Done:
+    def write(self, where: TableRef, records: Sequence[Mapping[str, Any]], request_id: str | None) -> WriteResult:
         writer = self._writer(where)
         known = writer.metadata
         try:
@@ -350,13 +352,13 @@ class Writes:
         self._hold_few()
         return done
 
-    def _looked_up(self, where: Where, records: Sequence[Mapping[str, Any]], request_id: str | None) -> Pending:
+    def _looked_up(self, where: TableRef, records: Sequence[Mapping[str, Any]], request_id: str | None) -> PendingWrite:
         return _pending(records, request_id, self.tables.load(where).metadata)
 
-    def look(self, where: Where) -> Look | None:
+    def look(self, where: TableRef) -> TableState | None:
         return self._writer(where).look()
 
-    def _writer(self, where: Where) -> TableWriter:
+    def _writer(self, where: TableRef) -> TableWriter:
         with self._door:
             writer = self._writers.pop(where, None)
             writer = writer or TableWriter(where, self.settings, self.group_seconds, self._requests)

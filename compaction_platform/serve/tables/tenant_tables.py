@@ -24,7 +24,7 @@ from pyiceberg.types import BinaryType, DecimalType, IcebergType, ListType, MapT
 
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.types import TypeUnsupported, arrow_type, parsed_type
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.maintain.operations.write_properties import WriteRules
 from compaction_platform.serve.http.auth import catalog_namespace
 from compaction_platform.serve.http.errors import (
@@ -53,14 +53,14 @@ FIRST_PARTITION_FIELD = 1000
 
 
 @dataclass(frozen=True)
-class Where:
+class TableRef:
     """A table of a tenant, as the catalog names it."""
 
     namespace: str
     name: str
 
     @classmethod
-    def of(cls, request: OnTable) -> "Where":
+    def of(cls, request: OnTable) -> "TableRef":
         return cls(catalog_namespace(request.tenant_id, request.namespace), request.table)
 
     @property
@@ -73,7 +73,7 @@ class Where:
 
 
 @dataclass
-class Tables:
+class TenantTables:
     settings: Settings
     undo_for: timedelta = timedelta(hours=168)
     _here: threading.local = field(default_factory=threading.local)
@@ -87,7 +87,7 @@ class Tables:
         found: Catalog = self._here.catalog
         return found
 
-    def load(self, where: Where) -> "Table":
+    def load(self, where: TableRef) -> "Table":
         with reachable():
             try:
                 return self.catalog.load_table(where.identifier)
@@ -96,7 +96,7 @@ class Tables:
 
     def create(self, request: CreateTable) -> bool:
         """Whether it was made; False: it was there, with these columns."""
-        where = Where.of(request)
+        where = TableRef.of(request)
         schema = schema_of(request)
         spec = partitions_of(request.partition_by, schema)
         with reachable():
@@ -122,7 +122,7 @@ class Tables:
         except NamespaceAlreadyExistsError:
             return
 
-    def _is_the_same(self, where: Where, schema: Schema, if_not_exists: bool) -> bool:
+    def _is_the_same(self, where: TableRef, schema: Schema, if_not_exists: bool) -> bool:
         if if_not_exists and _shape(self.load(where).schema()) == _shape(schema):
             return False
         why = ", with other columns" if if_not_exists else ""
@@ -138,7 +138,7 @@ class Tables:
 
     # ------------------------------------------------------------ dropped, and back
 
-    def drop(self, where: Where) -> datetime:
+    def drop(self, where: TableRef) -> datetime:
         """Hide it; until when it can be restored."""
         self.load(where)
         now = self.now()
@@ -151,7 +151,7 @@ class Tables:
                 raise TableNotFound(f"table {where.name} was dropped by somebody else meanwhile.") from None
         return now + self.undo_for
 
-    def restore(self, where: Where) -> None:
+    def restore(self, where: TableRef) -> None:
         """The one that was dropped last, if its time is not over."""
         now = self.now()
         waiting = [(at, hidden) for hidden, at in self._dropped(where).items() if now < at + self.undo_for]
@@ -166,7 +166,7 @@ class Tables:
             except (NoSuchTableError, TableAlreadyExistsError):
                 raise TableDropped(f"table {where.name} was restored or made by somebody else meanwhile.") from None
 
-    def _dropped(self, where: Where) -> dict[str, datetime]:
+    def _dropped(self, where: TableRef) -> dict[str, datetime]:
         """By the names that they are hidden under: when they were dropped."""
         with reachable():
             try:
@@ -176,7 +176,7 @@ class Tables:
         found = [match for name in names if (match := DROPPED.fullmatch(name)) and match["name"] == where.name]
         return {match[0]: datetime.fromtimestamp(int(match["at"]), UTC) for match in found}
 
-    def _forget_expired(self, where: Where, now: datetime) -> None:
+    def _forget_expired(self, where: TableRef, now: datetime) -> None:
         """Earlier ones whose time is over go from the catalog when the name is dropped again."""
         for hidden, at in self._dropped(where).items():
             if now >= at + self.undo_for:
@@ -186,7 +186,7 @@ class Tables:
     def now(self) -> datetime:
         """By the store's clock."""
         with reachable():
-            return Objects.at(self.settings.place("_compaction"), self.settings).now()
+            return ObjectStore.at(self.settings.place("_compaction"), self.settings).now()
 
 
 @contextmanager

@@ -11,12 +11,12 @@ import duckdb
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.config import GlueTableConfig, PartitionSurvey
 from compaction_platform.compact.glue.job import EVERYTHING, GlueRun
 from compaction_platform.compact.glue.plan.inventory import Selection
-from compaction_platform.compact.glue.plan.partition_plan import Rules
-from compaction_platform.compact.glue.report import Report
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.compact.glue.plan.partition_plan import PartitionRules
+from compaction_platform.compact.glue.report import GlueReport
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 
@@ -26,7 +26,7 @@ COLUMNS = [
     {"Name": "word", "Type": "string", "Comment": ""},
 ]
 KEYS = (("year", "string"), ("month", "string"))
-RULES = Rules(grace=timedelta(hours=1))
+RULES = PartitionRules(grace=timedelta(hours=1))
 GRACE_OVER = replace(RULES, grace=timedelta(), delete_originals=True)
 
 
@@ -166,12 +166,12 @@ class Scene:
 
     # ------------------------------------------------------------ what we do
 
-    def run(self, rules: Rules = RULES, **changes: Any) -> GlueRun:
-        kept = KeptTable(self.database, self.table, rules=rules, **changes)
-        return GlueRun(kept, self.settings, lambda: Spread(None, 2), self.said.append)
+    def run(self, rules: PartitionRules = RULES, **changes: Any) -> GlueRun:
+        kept = GlueTableConfig(self.database, self.table, rules=rules, **changes)
+        return GlueRun(kept, self.settings, lambda: ParallelMap(None, 2), self.said.append)
 
-    def compact(self, rules: Rules = RULES, selection: Selection = EVERYTHING, **changes: Any) -> Report:
+    def compact(self, rules: PartitionRules = RULES, selection: Selection = EVERYTHING, **changes: Any) -> GlueReport:
         return self.run(rules, **changes).run(selection)
 
-    def plan(self, rules: Rules = RULES, **changes: Any) -> tuple[Surveyed, ...]:
+    def plan(self, rules: PartitionRules = RULES, **changes: Any) -> tuple[PartitionSurvey, ...]:
         return self.run(rules, **changes).plan()

@@ -476,16 +476,16 @@ def test_the_command_plans_and_compacts_a_table(
 
 
 def test_partitions_are_rewritten_in_spark_tasks(scene: Scene, spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from compaction_platform.lake.spark.parallel_map import Spread
+    from compaction_platform.lake.spark.parallel_map import ParallelMap
 
     monkeypatch.setattr("compaction_platform.compact.glue.job.SMALL_WORK_BYTES", -1)
     monkeypatch.setattr("compaction_platform.lake.spark.parallel_map.SMALL_WORK_BYTES", -1)
     for month in range(1, 5):
         scene.fill(scene.partition("2023", f"0{month}"), first=month * 1000)
-    used: list[Spread] = []
+    used: list[ParallelMap] = []
 
-    def spread() -> Spread:
-        used.append(Spread(spark, 2))
+    def spread() -> ParallelMap:
+        used.append(ParallelMap(spark, 2))
         return used[-1]
 
     report = replace(scene.run(GRACE_OVER), spread=spread).run()

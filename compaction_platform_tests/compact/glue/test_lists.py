@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from compaction_platform.cli import app
 from compaction_platform.compact.glue.commit.catalog import TableUnsuitable
-from compaction_platform.compact.plan.own_lists import KeptByAList
+from compaction_platform.compact.plan.own_lists import FilesListedElsewhere
 from compaction_platform_tests.compact.glue.scene import RULES, Scene, clicks
 
 pytestmark = pytest.mark.integration
@@ -68,7 +68,7 @@ def test_a_list_at_the_table_above_it_or_where_versions_go(
     where = scene.location.rpartition("/")[0] if place == "/.." else f"{scene.location}{place}"
     scene.put(where, "_delta_log/00000000000000000000.json", b"{}")
     for act in (scene.plan, scene.compact):
-        with pytest.raises(KeptByAList, match="a Delta Lake table"):
+        with pytest.raises(FilesListedElsewhere, match="a Delta Lake table"):
             act(RULES)
     for verb in ("plan", "compact"):
         refused = CliRunner().invoke(app, [verb, f"glue://{scene.database}/clicks"])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.compact.glue.plan.manifest import SWAPPED, File, Manifest, OutputFile
+from compaction_platform.compact.glue.plan.manifest import SWAPPED, ManifestInput, OutputFile, VersionManifest
 from compaction_platform.compact.glue.plan.partition_plan import (
     BELOW,
     DAMAGED,
@@ -17,17 +17,17 @@ from compaction_platform.compact.glue.plan.partition_plan import (
     STRAY,
     TOO_LARGE,
     YOUNG,
-    Found,
-    Place,
-    Rules,
+    PartitionFiles,
+    PartitionLocation,
+    PartitionRules,
     copied_name,
     overlapping,
     plan_partition,
     version_digest,
     why_location_unusable,
 )
-from compaction_platform.compact.plan.bin_packing import Policy
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.bin_packing import PackingPolicy
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.lake.storage.sizes import MB
 
 pytestmark = pytest.mark.unit
@@ -36,7 +36,9 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 LONG_AGO = NOW - timedelta(days=30)
 HOME = "s3://lake/clicks/year=2023"
 VERSION = "s3://lake/clicks-compacted/year=2023/v-0123456789abcdef-01234567"
-RULES = Rules(Policy(10 * MB, 20 * MB, 7 * MB), grace=timedelta(days=1), quiet_for=timedelta(minutes=10))
+RULES = PartitionRules(
+    PackingPolicy(10 * MB, 20 * MB, 7 * MB), grace=timedelta(days=1), quiet_for=timedelta(minutes=10)
+)
 
 
 def version_of(place: str, name: str) -> str:
@@ -44,18 +46,20 @@ def version_of(place: str, name: str) -> str:
     return version_digest(place, name, file(name).stamp)
 
 
-def file(name: str, size: int = MB, changed_at: datetime = LONG_AGO) -> Listed:
-    return Listed(name, size, f"etag of {name}", changed_at)
+def file(name: str, size: int = MB, changed_at: datetime = LONG_AGO) -> FileVersion:
+    return FileVersion(name, size, f"etag of {name}", changed_at)
 
 
-def at(uri: str, *files: Listed) -> Place:
-    return Place(uri, files, is_ours="/v-" in uri)
+def at(uri: str, *files: FileVersion) -> PartitionLocation:
+    return PartitionLocation(uri, files, is_ours="/v-" in uri)
 
 
-def swapped(*more: Listed, since: datetime = NOW - timedelta(days=2), old: tuple[Listed, ...] = ()) -> Found:
+def swapped(
+    *more: FileVersion, since: datetime = NOW - timedelta(days=2), old: tuple[FileVersion, ...] = ()
+) -> PartitionFiles:
     """A partition that leads to one file, made of two at its home."""
     made = file("part-0.compacted-10mb-aaaaaaaaaaaaaaaaaaaaaaaa.parquet", 3 * MB)
-    manifest = Manifest(
+    manifest = VersionManifest(
         database="db",
         table="t",
         values=("2023",),
@@ -64,7 +68,7 @@ def swapped(*more: Listed, since: datetime = NOW - timedelta(days=2), old: tuple
         home=HOME,
         planned_against="",
         written_at=LONG_AGO,
-        inputs=tuple(File(place=HOME, name=name, etag=f"etag of {name}", size=MB) for name in ("a", "b")),
+        inputs=tuple(ManifestInput(place=HOME, name=name, etag=f"etag of {name}", size=MB) for name in ("a", "b")),
         outputs=(
             OutputFile(
                 name=made.key, etag=made.etag, size=made.size, rows=1, how="re-encode", reason="", inputs=("a", "b")
@@ -74,12 +78,12 @@ def swapped(*more: Listed, since: datetime = NOW - timedelta(days=2), old: tuple
         absorbed=tuple(version_of(HOME, name) for name in ("a", "b")),
         known={HOME: ("a", "b")},
     )
-    marker = Listed(SWAPPED, 1, "marker", since)
-    return Found(at(VERSION, made, marker, *more), manifest, (at(HOME, *old),))
+    marker = FileVersion(SWAPPED, 1, "marker", since)
+    return PartitionFiles(at(VERSION, made, marker, *more), manifest, (at(HOME, *old),))
 
 
 def test_small_files_are_joined_and_the_others_are_carried_over() -> None:
-    plan = plan_partition(Found(at(HOME, file("b"), file("a"), file("large", 9 * MB))), RULES, NOW)
+    plan = plan_partition(PartitionFiles(at(HOME, file("b"), file("a"), file("large", 9 * MB))), RULES, NOW)
     (one,) = plan.bins
     assert [each.key for each in one.inputs] == ["a", "b"]
     assert [each.key for each in plan.copies] == ["large"]
@@ -88,7 +92,7 @@ def test_small_files_are_joined_and_the_others_are_carried_over() -> None:
 
 def test_every_name_counts_that_readers_read() -> None:
     plan = plan_partition(
-        Found(at(HOME, file("000000_0"), file("x.snappy"), file("_SUCCESS"), file(".crc"))), RULES, NOW
+        PartitionFiles(at(HOME, file("000000_0"), file("x.snappy"), file("_SUCCESS"), file(".crc"))), RULES, NOW
     )
     assert [each.key for each in plan.bins[0].inputs] == ["000000_0", "x.snappy"]
     assert plan.copies == ()
@@ -105,21 +109,21 @@ def test_every_name_counts_that_readers_read() -> None:
         ([file("a"), file("b"), file("below/c")], BELOW),
     ],
 )
-def test_why_a_partition_is_left_alone(files: list[Listed], why: str) -> None:
-    plan = plan_partition(Found(at(HOME, *files)), RULES, NOW)
+def test_why_a_partition_is_left_alone(files: list[FileVersion], why: str) -> None:
+    plan = plan_partition(PartitionFiles(at(HOME, *files)), RULES, NOW)
     assert plan.is_empty and plan.why_not is not None and plan.why_not.startswith(why)
 
 
 def test_files_in_hidden_directories_are_not_its_own() -> None:
-    plan = plan_partition(Found(at(HOME, file("a"), file("b"), file("_temporary/0/c"))), RULES, NOW)
+    plan = plan_partition(PartitionFiles(at(HOME, file("a"), file("b"), file("_temporary/0/c"))), RULES, NOW)
     assert len(plan.bins) == 1 and plan.problem is None
 
 
 def test_the_version_changes_with_the_inputs_and_only_with_them() -> None:
-    one = plan_partition(Found(at(HOME, file("a"), file("b"))), RULES, NOW)
-    same = plan_partition(Found(at(HOME, file("b"), file("a"))), RULES, NOW + timedelta(days=1))
-    other = plan_partition(Found(at(HOME, file("a"), replace(file("b"), etag="new"))), RULES, NOW)
-    elsewhere = plan_partition(Found(at(f"{HOME}0", file("a"), file("b"))), RULES, NOW)
+    one = plan_partition(PartitionFiles(at(HOME, file("a"), file("b"))), RULES, NOW)
+    same = plan_partition(PartitionFiles(at(HOME, file("b"), file("a"))), RULES, NOW + timedelta(days=1))
+    other = plan_partition(PartitionFiles(at(HOME, file("a"), replace(file("b"), etag="new"))), RULES, NOW)
+    elsewhere = plan_partition(PartitionFiles(at(f"{HOME}0", file("a"), file("b"))), RULES, NOW)
     assert one.version == same.version
     assert len({one.version, other.version, elsewhere.version}) == 3
 
@@ -185,7 +189,7 @@ def test_own_versions_go_after_their_own_grace_in_any_case() -> None:
             }
         )
         old = (at(HOME, file("a")), at(earlier, *(file(name) for name in names)))
-        made = plan_partition(Found(found.current, manifest, old), replace(RULES, **changes), NOW)
+        made = plan_partition(PartitionFiles(found.current, manifest, old), replace(RULES, **changes), NOW)
         return [(each.place, each.name) for each in made.removable]
 
     assert plan(None) == []  # it was replaced an hour ago
@@ -228,7 +232,7 @@ def test_files_below_an_old_location_are_for_a_person() -> None:
 
 
 def test_a_file_that_is_too_large_to_be_copied_in_one_step() -> None:
-    plan = plan_partition(Found(at(HOME, file("a"), file("b"), file("large", 6_000_000_000))), RULES, NOW)
+    plan = plan_partition(PartitionFiles(at(HOME, file("a"), file("b"), file("large", 6_000_000_000))), RULES, NOW)
     assert plan.is_empty and plan.why_not == TOO_LARGE
 
 

@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.verification.fingerprint import in_order
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform_tests.compact.glue.scene import Scene, clicks
 
 pytestmark = pytest.mark.integration
@@ -36,7 +36,7 @@ def leaves(data: bytes) -> list[tuple[object, ...]]:
 
 def rows_of(data: bytes) -> str:
     file = pyarrow.parquet.ParquetFile(io.BytesIO(data), coerce_int96_timestamp_unit="us")
-    return in_order(file.read()).digest
+    return ordered_fingerprint(file.read()).digest
 
 
 def test_odd_files_read_as_before(new_scene: Callable[..., Scene], shared_data: Path) -> None:
@@ -61,7 +61,7 @@ def test_odd_files_read_as_before(new_scene: Callable[..., Scene], shared_data: 
         (data,) = found
         assert leaves(data) == leaves(path.read_bytes())
         table = pyarrow.parquet.ParquetFile(io.BytesIO(path.read_bytes()), coerce_int96_timestamp_unit="us").read()
-        assert rows_of(data) == in_order(pyarrow.concat_tables([table] * COPIES)).digest
+        assert rows_of(data) == ordered_fingerprint(pyarrow.concat_tables([table] * COPIES)).digest
     assert joined >= 15
 
 

@@ -13,13 +13,13 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.compact.commit.delete_inputs import Removal
+from compaction_platform.compact.commit.delete_inputs import InputDeletion
 from compaction_platform.compact.glue.commit.catalog import CatalogRefused, GlueCatalog, TableUnsuitable
 from compaction_platform.compact.glue.names import partition_name
 from compaction_platform.compact.glue.plan.inventory import NOTHING_TO_GAIN, Selection
-from compaction_platform.compact.glue.plan.partition_plan import GOOD, NO_FILES, YOUNG, Rules, version_digest
+from compaction_platform.compact.glue.plan.partition_plan import GOOD, NO_FILES, YOUNG, PartitionRules, version_digest
 from compaction_platform.compact.glue.plan.predicate import PredicateInvalid
-from compaction_platform.compact.plan.bin_packing import Policy
+from compaction_platform.compact.plan.bin_packing import PackingPolicy
 from compaction_platform.lake.storage.sizes import MB
 from compaction_platform.settings import SettingsInvalid
 from compaction_platform_tests.compact.glue.scene import COLUMNS, GRACE_OVER, RULES, Scene, as_parquet, clicks
@@ -139,7 +139,7 @@ def test_a_partition_that_was_being_compacted_in_place_is_finished_first(scene: 
     scene.fill(home)
     kept = {name: scene.content(home, name) for name in scene.names(home)}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Removal, "remove", lambda self, *arguments, **named: {"all": "as if it had died"})
+        patched.setattr(InputDeletion, "remove", lambda self, *arguments, **named: {"all": "as if it had died"})
         scene.compact(publish="in_place")
     report = scene.compact()
     assert "has not ended" in report.problems["year=2023/month=05"] and scene.place("2023", "05") == home
@@ -225,16 +225,16 @@ def test_the_same_file_delivered_again_right_before_it_is_removed_stays(
     home = scene.partition("2023", "05")
     scene.fill(home)
     scene.compact(GRACE_OVER)
-    real = Removal.remove
+    real = InputDeletion.remove
     again = scene.content(home, "part-000.parquet")
     happened: list[str] = []
 
-    def delivered_first(self: Removal, *arguments: Any) -> Any:
+    def delivered_first(self: InputDeletion, *arguments: Any) -> Any:
         happened.append("delivered")
         moved_on(scene, home, "part-000.parquet", again)
         return real(self, *arguments)
 
-    monkeypatch.setattr(Removal, "remove", delivered_first)
+    monkeypatch.setattr(InputDeletion, "remove", delivered_first)
     report = scene.compact(GRACE_OVER)
     assert happened and list(report.not_removed) == [f"{home}/part-000.parquet"] and report.results[0].removed == 5
     assert scene.names(home) == ["part-000.parquet"]
@@ -399,7 +399,7 @@ def test_a_damaged_file_is_carried_over_byte_for_byte(scene: Scene) -> None:
 
 def test_large_files_are_copied_and_not_counted_as_compacted(scene: Scene) -> None:
     home = scene.partition("2023", "05")
-    rules = replace(RULES, policy=Policy.for_target(MB // 10))
+    rules = replace(RULES, policy=PackingPolicy.for_target(MB // 10))
     large = as_parquet(pyarrow.table({"id": pyarrow.array(range(20_000)), "word": ["x"] * 20_000}), compression="none")
     assert len(large) > MB // 10
     scene.put(home, "large.parquet", large)
@@ -537,7 +537,7 @@ def test_a_partition_that_is_written_to_is_left_to_its_writers(scene: Scene) -> 
 
 def test_few_small_files_are_left_as_they_are(scene: Scene) -> None:
     scene.fill(scene.partition("2023", "05"), files=3)
-    policy = replace(Rules().policy, min_files=4)
+    policy = replace(PartitionRules().policy, min_files=4)
     (result,) = scene.compact(replace(RULES, policy=policy)).results
     assert (result.outcome, result.why) == ("left alone", GOOD)
 

@@ -15,8 +15,14 @@ import pyarrow
 import pyarrow.parquet
 
 from compaction_platform.lake.parquet.stitch.description import agreed
-from compaction_platform.lake.parquet.stitch.stitch_plan import FEWEST_ROWS, Choice, footers_of, planned, written
-from compaction_platform.lake.parquet.stitch.verify import proved
+from compaction_platform.lake.parquet.stitch.stitch_plan import (
+    FEWEST_ROWS,
+    ColumnChoice,
+    footers_of,
+    plan_stitch,
+    write_stitched,
+)
+from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 
 ROWS = 1300  # of a file
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -228,16 +234,16 @@ WRITERS: Mapping[str, Written] = {
 
 def stitched(
     files: Sequence[bytes], row_group_bytes: int = 1 << 30, fewest_rows: int = FEWEST_ROWS, *, proof: bool = True
-) -> tuple[bytes, list[Choice]]:
+) -> tuple[bytes, list[ColumnChoice]]:
     """The files as one, proved, and how each column of each row group was made."""
     sink = io.BytesIO()
     footers = footers_of(files)
-    plan = planned(files, footers, row_group_bytes, fewest_rows)
-    made = written(plan, agreed([footer.metadata for footer in footers]), sink)
+    plan = plan_stitch(files, footers, row_group_bytes, fewest_rows)
+    made = write_stitched(plan, agreed([footer.metadata for footer in footers]), sink)
     if proof:
-        made.publish(proved(plan, made.choices, sink.getvalue()).bounds)
+        made.publish(verify_stitched(plan, made.choices, sink.getvalue()).bounds)
     return sink.getvalue(), made.choices
 
 
-def strategies(choices: Sequence[Choice]) -> dict[str, str]:
+def strategies(choices: Sequence[ColumnChoice]) -> dict[str, str]:
     return {choice.column: choice.strategy for choice in choices}

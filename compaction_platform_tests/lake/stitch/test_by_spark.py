@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.verification.fingerprint import in_order
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform_tests.lake.stitch.material import ROWS, WRITERS, stitched, strategies, table
 
 pytestmark = pytest.mark.integration
@@ -91,7 +91,7 @@ def test_files_of_spark_are_stitched(options: str, spark: Any, tmp_path: Path) -
             for where, rows in by_spark.items():
                 assert told(spark, [output], where) == rows, (vectorized, where)
     expected = pyarrow.concat_tables([read(path) for path in paths])
-    assert in_order(read(output)).differences(in_order(expected)) == []
+    assert ordered_fingerprint(read(output)).differences(ordered_fingerprint(expected)) == []
     with duckdb.connect() as connection:
         listed = ", ".join(f"'{path}'" for path in paths)
         difference = f"(SELECT * FROM read_parquet([{listed}]) EXCEPT ALL SELECT * FROM read_parquet('{output}'))"

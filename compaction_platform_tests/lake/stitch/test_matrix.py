@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from compaction_platform.lake.verification.fingerprint import in_order
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform_tests.lake.stitch.material import ROWS, WRITERS, stitched, strategies, table
 
 pytestmark = pytest.mark.unit
@@ -49,7 +49,7 @@ CANNOT_READ = (pyarrow.ArrowException, duckdb.Error, polars.exceptions.PolarsErr
 def readable(read: Any, data: bytes, names: Sequence[str]) -> list[str]:
     """The columns that this reader can read at all. One that cannot read them together is asked for each."""
     try:
-        in_order(read(data, names).slice(0, 0))
+        ordered_fingerprint(read(data, names).slice(0, 0))
         return list(names)
     except CANNOT_READ:
         if len(names) == 1:
@@ -72,6 +72,6 @@ def test_every_reader_finds_the_rows_of_the_inputs(writer: str, tmp_path: Path) 
         assert len(known) > len(names) * 0.6
         expected = pyarrow.concat_tables([read(data, known) for data in files], promote_options="permissive")
         found = read(output, known)
-        assert in_order(found.cast(expected.schema)).differences(in_order(expected)) == [], read
+        assert ordered_fingerprint(found.cast(expected.schema)).differences(ordered_fingerprint(expected)) == [], read
     metadata = pyarrow.parquet.read_metadata(io.BytesIO(output))
     assert (metadata.num_row_groups, metadata.num_rows) == (1, sum(rows.num_rows for rows in tables))

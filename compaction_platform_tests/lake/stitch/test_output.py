@@ -14,7 +14,7 @@ import pytest
 from compaction_platform.lake.parquet.codecs import SNAPPY
 from compaction_platform.lake.parquet.footer import MAGIC, FooterReader, footer_bytes
 from compaction_platform.lake.parquet.page_header import header_of, pages_of
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 from compaction_platform.lake.parquet.thrift_compact import I64, parse, serialize
 from compaction_platform_tests.lake.stitch.material import (
     ROWS,
@@ -359,7 +359,7 @@ def test_files_of_several_codecs_become_one() -> None:
 )
 def test_files_of_other_columns_are_refused(others: pyarrow.Table, reason: str) -> None:
     files = [by_pyarrow()(pyarrow.table({"a": range(600)})), by_pyarrow()(others)]
-    with pytest.raises(CannotStitch, match=reason):
+    with pytest.raises(StitchUnsupported, match=reason):
         stitched(files)
 
 
@@ -382,7 +382,7 @@ def test_compressed_pages_of_which_an_old_writer_says_that_they_are_not_are_refu
     old = MAGIC + body + footer_bytes(footer)
     assert read(old).equals(rows), "Arrow knows"
     for files in ([old, old], [old, plain], [plain, old]):
-        with pytest.raises(CannotStitch, match="ARROW-10353"):
+        with pytest.raises(StitchUnsupported, match="ARROW-10353"):
             stitched(files)
 
 
@@ -416,7 +416,7 @@ def test_a_footer_that_cannot_be_written_again_is_refused_and_nothing_else_happe
     encoded = serialize(footer)
     odd = sound[: -8 - length] + encoded + len(encoded).to_bytes(4, "little") + MAGIC
     assert read(odd).equals(rows), "Arrow does not mind"
-    with pytest.raises(CannotStitch):
+    with pytest.raises(StitchUnsupported):
         stitched([odd, odd])
 
 
@@ -425,13 +425,13 @@ def test_more_than_can_be_held_in_memory_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("compaction_platform.lake.parquet.stitch.stitch_plan.MOST_CHUNKS", 5)
     files = [by_pyarrow()(rows)] * 3
     stitched(files[:2])
-    with pytest.raises(CannotStitch, match="too many columns in too many row groups"):
+    with pytest.raises(StitchUnsupported, match="too many columns in too many row groups"):
         stitched(files)
 
 
 def test_tiny_pages_are_refused() -> None:
     file = by_pyarrow()(pyarrow.table({"a": range(100)}))
-    with pytest.raises(CannotStitch, match="pages would be too small"):
+    with pytest.raises(StitchUnsupported, match="pages would be too small"):
         stitched([file, file])
 
 

@@ -9,9 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.lake.parquet.stitch import verify
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
-from compaction_platform.lake.verification.fingerprint import in_order
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform_tests.lake.stitch.material import by_pyarrow
 
 pytestmark = pytest.mark.unit
@@ -36,9 +36,9 @@ def table(number: int, kinds: int, nulls: int, **changed: Any) -> pyarrow.Table:
 
 def made(tables: Sequence[pyarrow.Table], **options: Any) -> tuple[Any, Any, bytes]:
     files = [by_pyarrow(compression="zstd", write_statistics=False, **options)(rows) for rows in tables]
-    plan = planned(files, footers_of(files), 1 << 30)
+    plan = plan_stitch(files, footers_of(files), 1 << 30)
     sink = io.BytesIO()
-    return plan, written(plan, {}, sink), sink.getvalue()
+    return plan, write_stitched(plan, {}, sink), sink.getvalue()
 
 
 @pytest.mark.parametrize("options", [{}, SMALL_PAGES], ids=["one page", "several pages"])
@@ -54,12 +54,12 @@ def test_one_row_that_is_another_is_seen(kinds: int, nulls: int, change: str, op
     good = [table(number, kinds, nulls) for number in range(3)]
     plan, stitched, output = made(good, **options)
     assert {each.column: each.strategy for each in stitched.choices}["word"] == "dictionary"
-    found = verify.proved(plan, stitched.choices, output)
-    assert found.rows == in_order(pyarrow.concat_tables(good))
+    found = verify.verify_stitched(plan, stitched.choices, output)
+    assert found.rows == ordered_fingerprint(pyarrow.concat_tables(good))
     bad = [good[0], table(1, kinds, nulls, **{f"row_{row}": value}), good[2]]
     other_plan, _, _ = made(bad, **options)
-    with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
-        verify.proved(other_plan, stitched.choices, output)
+    with pytest.raises(StitchUnsupported, match="what was written was not what was read: word"):
+        verify.verify_stitched(other_plan, stitched.choices, output)
 
 
 def test_few_values_are_compared_once_and_many_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_few_values_are_compared_once_and_many_by_their_bytes(monkeypatch: pytes
     monkeypatch.setattr(verify, "decoded", noticed)
     for kinds in (12, 500):
         plan, stitched, output = made([table(number, kinds, 3) for number in range(3)])
-        verify.proved(plan, stitched.choices, output)
+        verify.verify_stitched(plan, stitched.choices, output)
     assert asked == [True, False]
 
 
@@ -88,8 +88,8 @@ def test_values_that_change_places_between_files_are_seen() -> None:
     ]
     bad = [rows.set_column(1, "word", word) for rows, word in zip(good, rotated, strict=True)]
     other_plan, _, _ = made(bad)
-    with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
-        verify.proved(other_plan, stitched.choices, output)
+    with pytest.raises(StitchUnsupported, match="what was written was not what was read: word"):
+        verify.verify_stitched(other_plan, stitched.choices, output)
 
 
 # ---------------------------------------------------------------- dictionaries that Arrow would misread
@@ -107,10 +107,10 @@ def with_entries(*entries: str, used: Sequence[int], become: dict[str, str]) -> 
 
 
 def proved(files: Sequence[bytes], output: bytes | None = None) -> Any:
-    plan = planned(files, footers_of(files), 1 << 30)
+    plan = plan_stitch(files, footers_of(files), 1 << 30)
     sink = io.BytesIO()
-    stitched = written(plan, {}, sink)
-    return verify.proved(plan, stitched.choices, output or sink.getvalue())
+    stitched = write_stitched(plan, {}, sink)
+    return verify.verify_stitched(plan, stitched.choices, output or sink.getvalue())
 
 
 def rows_of(files: Sequence[bytes]) -> pyarrow.Table:
@@ -123,14 +123,14 @@ def test_an_entry_that_is_there_twice_changes_no_value(count: int, used: Sequenc
     doubled = with_entries("zzzz", "yyyy", "aaaa", "bbbb", used=used, become={"yyyy": "zzzz"})
     files = [doubled] * count
     assert rows_of(files).column(0).unique().to_pylist()[0] == ("zzzz" if used[0] == 0 else "bbbb")
-    assert proved(files).rows == in_order(rows_of(files))
+    assert proved(files).rows == ordered_fingerprint(rows_of(files))
 
 
 def test_an_output_with_what_arrow_makes_of_doubled_entries_is_refused() -> None:
     doubled = with_entries("zzzz", "yyyy", "aaaa", "bbbb", used=(0, 1, 2), become={"yyyy": "zzzz"})
     others = with_entries("zzzz", "yyyy", "aaaa", "bbbb", used=(0, 2, 3), become={"yyyy": "xxxx"})
     _, _, output = made([rows_of([others])] * 2)
-    with pytest.raises(CannotStitch, match="what was written was not what was read: word"):
+    with pytest.raises(StitchUnsupported, match="what was written was not what was read: word"):
         proved([doubled, doubled], output)
 
 
@@ -145,7 +145,7 @@ def test_an_index_outside_of_its_dictionary_is_seen_though_plain_pages_follow() 
     overflow = {"compression": "none", "write_statistics": False, "dictionary_pagesize_limit": 300, **SMALL_PAGES}
     data = by_pyarrow(**overflow)(pyarrow.table({"word": words}))
     place = data.index(b"\x4c\x15") + 2  # how many entries the header of the dictionary says that there are
-    with pytest.raises(CannotStitch, match="[Ii]ndex"):
+    with pytest.raises(StitchUnsupported, match="[Ii]ndex"):
         proved([data[:place] + bytes([data[place] - 6]) + data[place + 1 :]])
 
 
@@ -156,4 +156,4 @@ def test_pages_behind_a_dictionary_may_be_encoded_in_any_way(encoding: str) -> N
         by_pyarrow(compression="zstd")(few),
         by_pyarrow(compression="zstd", use_dictionary=["n"], column_encoding={"word": encoding})(unique),
     ]
-    assert proved(files).rows == in_order(rows_of(files))
+    assert proved(files).rows == ordered_fingerprint(rows_of(files))

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from compaction_platform.lake.parquet.footer import FooterReader, footer_bytes
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, planned, written
-from compaction_platform.lake.parquet.stitch.verify import proved
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.parquet.thrift_compact import I64, parse, serialize
-from compaction_platform.lake.verification.fingerprint import in_order
+from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard
 from compaction_platform_tests.lake.stitch.material import by_pyarrow, stitched, strategies
@@ -80,7 +80,7 @@ def test_whatever_is_stitched_has_the_rows_of_its_inputs(
     expected = pyarrow.concat_tables(pieces)
     output, _ = stitched(files, row_group_bytes, fewest_rows=0)
     found = pyarrow.parquet.ParquetFile(io.BytesIO(output), page_checksum_verification=True).read()
-    assert in_order(found).differences(in_order(expected)) == []
+    assert ordered_fingerprint(found).differences(ordered_fingerprint(expected)) == []
 
 
 # ---------------------------------------------------------------- bytes that change
@@ -186,7 +186,7 @@ def test_a_wrong_number_of_nulls_is_refused() -> None:
     footer.get_value(4).items[0].get_value(1).items[0].get_value(3).get_value(12).set_value(3, I64, 399)
     encoded = serialize(footer)
     lying = good[: -8 - int.from_bytes(good[-8:-4], "little")] + encoded + len(encoded).to_bytes(4, "little") + b"PAR1"
-    with pytest.raises(CannotStitch, match="another number of nulls than there are in x"):
+    with pytest.raises(StitchUnsupported, match="another number of nulls than there are in x"):
         stitched([good, lying])
 
 
@@ -253,7 +253,7 @@ def test_lists_that_end_in_another_row_than_told_do_not_shift_those_of_others() 
     files[1] = body + encoded + len(encoded).to_bytes(4, "little") + b"PAR1"
     assert pyarrow.parquet.read_table(io.BytesIO(files[1])).num_rows == 600, "Arrow does not notice"
     sink = io.BytesIO()
-    plan = planned(files, footers_of(files), 1 << 30)
-    made = written(plan, {}, sink)
-    with pytest.raises(CannotStitch, match="what was written was not what was read: l"):
-        proved(plan, made.choices, sink.getvalue())
+    plan = plan_stitch(files, footers_of(files), 1 << 30)
+    made = write_stitched(plan, {}, sink)
+    with pytest.raises(StitchUnsupported, match="what was written was not what was read: l"):
+        verify_stitched(plan, made.choices, sink.getvalue())

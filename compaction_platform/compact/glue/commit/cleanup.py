@@ -5,30 +5,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from compaction_platform.compact.commit.delete_inputs import Removal
-from compaction_platform.compact.glue.commit.swap_location import Swap
-from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.commit.delete_inputs import InputDeletion
+from compaction_platform.compact.glue.commit.swap_location import LocationSwap
+from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.plan.manifest import (
     ABANDONED,
     MANIFEST,
     OWN_MARKS,
     SWAPPED,
-    File,
-    Manifest,
-    ManifestUnreadable,
+    ManifestInput,
+    VersionManifest,
+    VersionManifestUnreadable,
     read_manifest,
 )
 from compaction_platform.compact.glue.plan.partition_plan import (
     COPIED,
-    Found,
-    Place,
+    PartitionFiles,
+    PartitionLocation,
     absorbed,
     missing_outputs,
     version_digest,
 )
 from compaction_platform.compact.glue.plan.unreferenced_versions import lineage_of
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing
 
@@ -39,11 +39,11 @@ ABANDONED_AFTER = timedelta(days=1)
 class StillPublished:
     """The partition leads to files that have the rows of what is to be removed from one place."""
 
-    swap: Swap
-    surveyed: Surveyed
-    place: Place
+    swap: LocationSwap
+    surveyed: PartitionSurvey
+    place: PartitionLocation
 
-    def missing_for(self, files: Sequence[Listed]) -> dict[str, str]:
+    def missing_for(self, files: Sequence[FileVersion]) -> dict[str, str]:
         manifest = self.surveyed.found.manifest
         current = self.surveyed.found.current.uri
         if manifest is None or self.swap.location(self.surveyed.partition) != current:
@@ -51,7 +51,7 @@ class StillPublished:
         now = self.swap.places.look(current, is_ours=True)
         if missing_outputs(manifest, now):
             return {file.key: "files with its rows are gone; it stays" for file in files}
-        known = absorbed(Found(now, manifest, (self.place,)))
+        known = absorbed(PartitionFiles(now, manifest, (self.place,)))
         there = {file.version for file in self.swap.places.look(self.place.uri).files}
         again = {file.key: "it was delivered again meanwhile; it stays" for file in files if file.version not in there}
         return again | {
@@ -62,10 +62,10 @@ class StillPublished:
 
 
 @dataclass(frozen=True)
-class Cleanup:
-    swap: Swap
+class OldVersionCleanup:
+    swap: LocationSwap
 
-    def remove_replaced(self, surveyed: Surveyed, files: Sequence[File]) -> tuple[int, dict[str, str]]:
+    def remove_replaced(self, surveyed: PartitionSurvey, files: Sequence[ManifestInput]) -> tuple[int, dict[str, str]]:
         """How many were removed, and why others are still there."""
         removed = 0
         failures: dict[str, str] = {}
@@ -74,7 +74,7 @@ class Cleanup:
             if not some:
                 continue
             proof = StillPublished(self.swap, surveyed, place)
-            kept = Removal("delete").remove(self.swap.places.at(place.uri), some, proof)
+            kept = InputDeletion("delete").remove(self.swap.places.at(place.uri), some, proof)
             failures |= {f"{place.uri}/{name}": why for name, why in kept.items()}
             removed += len(some) - len(kept)
             failures |= self._led_back(surveyed, place.uri) if len(kept) < len(some) else {}
@@ -82,7 +82,7 @@ class Cleanup:
                 self._delete_marks(place.uri)
         return removed, failures
 
-    def _led_back(self, surveyed: Surveyed, place: str) -> dict[str, str]:
+    def _led_back(self, surveyed: PartitionSurvey, place: str) -> dict[str, str]:
         """Nothing can keep a person from leading the partition to files while they are being removed; so it is said.
         What has their rows stays, and every plan names it."""
         current = surveyed.found.current.uri
@@ -94,7 +94,7 @@ class Cleanup:
             "lead it there"
         }
 
-    def discard(self, surveyed: Surveyed, target: str, names: Iterable[str]) -> None:
+    def discard(self, surveyed: PartitionSurvey, target: str, names: Iterable[str]) -> None:
         """What this very run has made and not published, as the catalog says; otherwise it goes with the leftovers."""
         with suppress(CompactionError):
             place = self.swap.places.look(target)
@@ -103,7 +103,9 @@ class Cleanup:
 
     # ------------------------------------------------------------ what dead runs have left
 
-    def remove_leftovers(self, surveyed: Surveyed, wanted: Set[str], now: datetime) -> tuple[int, dict[str, str]]:
+    def remove_leftovers(
+        self, surveyed: PartitionSurvey, wanted: Set[str], now: datetime
+    ) -> tuple[int, dict[str, str]]:
         """Directories of this partition that nothing leads to; and why some are kept. `wanted` is what any partition
         leads to."""
         in_use = {surveyed.found.current.uri, *(place.uri for place in surveyed.found.old)}
@@ -119,7 +121,7 @@ class Cleanup:
                 removed += 1
         return removed, notes
 
-    def _why_kept(self, surveyed: Surveyed, place: Place) -> str | None:
+    def _why_kept(self, surveyed: PartitionSurvey, place: PartitionLocation) -> str | None:
         if not place.data:
             return None
         if theirs := [file.key for file in place.data if not _is_named_as_ours(file)]:
@@ -130,7 +132,7 @@ class Cleanup:
             return None  # the catalog cannot ever have led here
         try:
             manifest = read_manifest(self.swap.places.read(place.uri, MANIFEST))
-        except ManifestUnreadable as unreadable:
+        except VersionManifestUnreadable as unreadable:
             return str(unreadable)
         except ObjectMissing:
             return None
@@ -138,7 +140,7 @@ class Cleanup:
             return None
         return "it was about to be published, and what went into it is not where it was; look at it"
 
-    def _remove(self, surveyed: Surveyed, place: Place) -> bool:
+    def _remove(self, surveyed: PartitionSurvey, place: PartitionLocation) -> bool:
         """From the moment in which it is marked, the run that made it does not publish it, or takes that back; so the
         catalog is asked after it is marked. The mark goes last, and is never taken away from files that are there:
         another process may have looked before."""
@@ -158,18 +160,18 @@ class Cleanup:
             for name in OWN_MARKS:
                 self._delete(place, [name])
 
-    def _delete(self, place: Place, names: Iterable[str]) -> None:
+    def _delete(self, place: PartitionLocation, names: Iterable[str]) -> None:
         """Exactly the versions that were listed."""
         wanted = set(names)
         versions = [(file.key, file.etag) for file in place.files if file.key in wanted]
         self.swap.places.at(place.uri).delete_versions(versions)
 
 
-def _is_named_as_ours(file: Listed) -> bool:
+def _is_named_as_ours(file: FileVersion) -> bool:
     return bool(OWN_NAME.fullmatch(file.key) or COPIED.fullmatch(file.key))
 
 
-def _inputs_are_safe(found: Found, manifest: Manifest) -> bool:
+def _inputs_are_safe(found: PartitionFiles, manifest: VersionManifest) -> bool:
     """Whether all that went into a version is in the partition as it is now."""
     known = absorbed(found) | {found.current.digest(file) for file in found.current.data}
     return all(version_digest(file.place, file.name, file.listed.stamp) in known for file in manifest.inputs)

@@ -5,31 +5,36 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from compaction_platform.compact.glue.commit.catalog import GluePartition
-from compaction_platform.compact.glue.config import Surveyed
-from compaction_platform.compact.glue.plan.inventory import LISTINGS_AT_ONCE, Surveyor, problematic
+from compaction_platform.compact.glue.config import PartitionSurvey
+from compaction_platform.compact.glue.plan.inventory import LISTINGS_AT_ONCE, PartitionInventory, problematic
 from compaction_platform.compact.glue.plan.manifest import MANIFEST, OutputFile
-from compaction_platform.compact.glue.plan.partition_plan import Found, PartitionPlan, Place, place_of
+from compaction_platform.compact.glue.plan.partition_plan import (
+    PartitionFiles,
+    PartitionLocation,
+    PartitionPlan,
+    place_of,
+)
 from compaction_platform.compact.glue.report import PartitionResult
-from compaction_platform.compact.job import CompactRun, Directory
+from compaction_platform.compact.job import CompactRun, DirectoryConfig
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
-from compaction_platform.compact.rewrite.rewrite_bin import Rewritten
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 
 
 @dataclass(frozen=True)
 class InPlace:
-    surveyor: Surveyor
+    surveyor: PartitionInventory
     settings: Settings
-    spread: Callable[[], Spread]
+    spread: Callable[[], ParallelMap]
     say: Callable[[str], None]
 
-    def surveys(self, partitions: Sequence[GluePartition]) -> list[Surveyed]:
+    def surveys(self, partitions: Sequence[GluePartition]) -> list[PartitionSurvey]:
         self.surveyor.overlaps  # noqa: B018 (asked for once, not by every thread)
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
             return list(pool.map(self._survey, partitions))
 
-    def _survey(self, partition: GluePartition) -> Surveyed:
+    def _survey(self, partition: GluePartition) -> PartitionSurvey:
         if why := self.surveyor.why_not(partition):
             return problematic(partition, why)
         uri = place_of(partition.location or "")
@@ -39,11 +44,11 @@ class InPlace:
             run = self._run(uri)
             (survey,) = run.plan()
             plan = PartitionPlan(bins=survey.plan.bins, why_not=survey.why_nothing)
-            return Surveyed(partition, Found(Place(uri, tuple(run.listed("")))), plan)
+            return PartitionSurvey(partition, PartitionFiles(PartitionLocation(uri, tuple(run.listed("")))), plan)
         except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
             return problematic(partition, f"it cannot be looked at: {in_one_line(error)}")
 
-    def run(self, surveys: Sequence[Surveyed]) -> Iterator[PartitionResult]:
+    def run(self, surveys: Sequence[PartitionSurvey]) -> Iterator[PartitionResult]:
         for surveyed in surveys:
             result = PartitionResult(surveyed.name, "left alone", surveyed.plan.why_not or "")
             try:
@@ -51,7 +56,7 @@ class InPlace:
             except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
                 yield replace(result, outcome="failed", why=in_one_line(error))
 
-    def _compacted(self, surveyed: Surveyed, result: PartitionResult) -> PartitionResult:
+    def _compacted(self, surveyed: PartitionSurvey, result: PartitionResult) -> PartitionResult:
         if surveyed.plan.problem:
             return replace(result, problem=surveyed.plan.problem)
         report = self._run(result.location).run()
@@ -72,7 +77,7 @@ class InPlace:
 
     def _run(self, uri: str) -> CompactRun:
         rules = self.surveyor.kept.rules
-        directory = Directory(
+        directory = DirectoryConfig(
             uri,
             rules.policy,
             originals="delete",
@@ -83,7 +88,7 @@ class InPlace:
         return CompactRun(directory, self.settings, self.spread, self.say)
 
 
-def _output(each: Rewritten) -> OutputFile:
+def _output(each: CompactedGroup) -> OutputFile:
     return OutputFile(
         name=each.output or "",
         etag="",

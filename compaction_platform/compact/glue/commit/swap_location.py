@@ -6,18 +6,24 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from compaction_platform.compact.glue.commit.catalog import CatalogRefused, GlueCatalog, GluePartition, GlueTable
-from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.plan.manifest import (
     ABANDONED,
     BEGUN,
     MANIFEST,
     SWAPPED,
-    Manifest,
     OutputFile,
+    VersionManifest,
     read_manifest,
 )
-from compaction_platform.compact.glue.plan.partition_plan import Found, Place, absorbed, file_at, place_of
-from compaction_platform.compact.glue.plan.places import Places, by_directory
+from compaction_platform.compact.glue.plan.partition_plan import (
+    PartitionFiles,
+    PartitionLocation,
+    absorbed,
+    file_at,
+    place_of,
+)
+from compaction_platform.compact.glue.plan.places import PartitionLocations, by_directory
 from compaction_platform.compact.glue.plan.unreferenced_versions import was_published
 from compaction_platform.compact.rewrite.result import OutputDiffers
 from compaction_platform.errors import CompactionError
@@ -40,12 +46,14 @@ class SwapUncertain(CompactionError):
 
 
 @dataclass(frozen=True)
-class Swap:
+class LocationSwap:
     catalog: GlueCatalog
     table: GlueTable
-    places: Places
+    places: PartitionLocations
 
-    def commit(self, surveyed: Surveyed, target: str, outputs: Sequence[OutputFile], now: datetime) -> Manifest:
+    def commit(
+        self, surveyed: PartitionSurvey, target: str, outputs: Sequence[OutputFile], now: datetime
+    ) -> VersionManifest:
         """The partition leads to these outputs afterwards, or an error says why not."""
         _require_all_inputs(surveyed, outputs)
         before = self.catalog.partition(self.table, surveyed.partition.values)
@@ -57,7 +65,7 @@ class Swap:
         self.note(manifest)
         return manifest
 
-    def _update(self, surveyed: Surveyed, before: GluePartition, manifest: Manifest) -> None:
+    def _update(self, surveyed: PartitionSurvey, before: GluePartition, manifest: VersionManifest) -> None:
         """One call. If it is refused for being too fast, everything is looked at again before the next."""
         described = before.moved(_like(before.location or "", manifest.location), _counts(before, manifest))
         for attempt in range(UPDATES):
@@ -78,7 +86,7 @@ class Swap:
         """Before anything is put there."""
         self.places.at(target).create(BEGUN, b"a run makes files here; without this, they are not published\n")
 
-    def note(self, manifest: Manifest) -> None:
+    def note(self, manifest: VersionManifest) -> None:
         """From now on, by the store's clock, the grace of what was replaced runs."""
         try:
             self.places.at(manifest.location).create(SWAPPED, b"the catalog leads here\n")
@@ -91,13 +99,18 @@ class Swap:
         return location and place_of(location)
 
     def _manifest(
-        self, surveyed: Surveyed, before: GluePartition, target: str, outputs: Sequence[OutputFile], now: datetime
-    ) -> Manifest:
+        self,
+        surveyed: PartitionSurvey,
+        before: GluePartition,
+        target: str,
+        outputs: Sequence[OutputFile],
+        now: datetime,
+    ) -> VersionManifest:
         found = surveyed.found
         current, earlier = found.current, found.manifest
         inputs = [file_at(current.uri, file) for file in sorted(current.data)]
         digests = absorbed(found) | {current.digest(file) for file in current.data}
-        return Manifest(
+        return VersionManifest(
             database=self.table.database,
             table=self.table.name,
             values=surveyed.partition.values,
@@ -115,7 +128,7 @@ class Swap:
 
     # ------------------------------------------------------------ guards
 
-    def _require_same_location(self, surveyed: Surveyed, now: GluePartition) -> None:
+    def _require_same_location(self, surveyed: PartitionSurvey, now: GluePartition) -> None:
         if now.location != surveyed.partition.location:
             raise SwapConflict(
                 f"partition {now.name} was led to {now.location} by somebody else meanwhile. It is as they left it; "
@@ -129,7 +142,7 @@ class Swap:
                 "plans anew."
             )
 
-    def _require_unchanged(self, surveyed: Surveyed, manifest: Manifest) -> None:
+    def _require_unchanged(self, surveyed: PartitionSurvey, manifest: VersionManifest) -> None:
         planned = {file.version for file in surveyed.found.current.data}
         there = {file.version for file in self.places.look(surveyed.found.current.uri).data}
         if there != planned:
@@ -146,7 +159,7 @@ class Swap:
         if problem := self._why_not_whole(manifest):
             raise SwapConflict(f"{problem}. The partition is as it was; the next run plans anew.")
 
-    def _why_not_whole(self, manifest: Manifest) -> str | None:
+    def _why_not_whole(self, manifest: VersionManifest) -> str | None:
         """Whether exactly the published files are at the new location, and it is not being removed."""
         place = self.places.look(manifest.location)
         if place.find(BEGUN) is None or place.find(ABANDONED):
@@ -156,19 +169,23 @@ class Swap:
             return f"{manifest.location}/{min(wrong)[0]} is gone, changed, or was not made by this run"
         return None if place.find(MANIFEST) else f"{manifest.location}/{MANIFEST} is gone"
 
-    def _published_meanwhile(self, manifest: Manifest) -> list[Manifest]:
+    def _published_meanwhile(self, manifest: VersionManifest) -> list[VersionManifest]:
         """Versions that others have published since the plan: a run that was held up for long would lead the partition
         away from their rows. What was published before is an old place, or would have been in the plan's way."""
         base = manifest.location.rpartition("/")[0]
         around = by_directory(base, self.places.look(base).files)
         known = {manifest.location, *manifest.old_places}
-        others = [uri for uri, files in around.items() if uri not in known and was_published(Place(uri, files, True))]
+        others = [
+            uri
+            for uri, files in around.items()
+            if uri not in known and was_published(PartitionLocation(uri, files, True))
+        ]
         theirs = [read_manifest(self.places.read(uri, MANIFEST)) for uri in others]
         return [
             each for each in theirs if each.is_of(self.table.database, self.table.name, manifest.values, each.location)
         ]
 
-    def _confirm(self, before: GluePartition, manifest: Manifest) -> None:
+    def _confirm(self, before: GluePartition, manifest: VersionManifest) -> None:
         """What the catalog tells now, and what lies where it leads."""
         location = self.location(before)
         if location != manifest.location:
@@ -192,13 +209,13 @@ class Swap:
                 "files are."
             )
 
-    def _lead_to(self, before: GluePartition, published: Manifest) -> None:
+    def _lead_to(self, before: GluePartition, published: VersionManifest) -> None:
         now = self.catalog.partition(self.table, before.values)
         location = _like(before.location or "", published.location)
         self.catalog.update(self.table, before.values, now.moved(location, _counts(now, published)))
 
 
-def _old_places(found: Found) -> dict[str, datetime | None]:
+def _old_places(found: PartitionFiles) -> dict[str, datetime | None]:
     """Where files of the partition were before, and since when; where they are now is replaced by the swap to come."""
     earlier = found.manifest
     if earlier is None:
@@ -211,7 +228,7 @@ def _old_places(found: Found) -> dict[str, datetime | None]:
     return {**before, found.current.uri: None}
 
 
-def _known_names(found: Found, digests: set[str]) -> dict[str, tuple[str, ...]]:
+def _known_names(found: PartitionFiles, digests: set[str]) -> dict[str, tuple[str, ...]]:
     names = {place: set(some) for place, some in (found.manifest.known if found.manifest else {}).items()}
     names.setdefault(found.current.uri, set()).update(file.key for file in found.current.data)
     for place in found.old:
@@ -220,7 +237,7 @@ def _known_names(found: Found, digests: set[str]) -> dict[str, tuple[str, ...]]:
     return {place: tuple(sorted(some)) for place, some in sorted(names.items())}
 
 
-def _require_all_inputs(surveyed: Surveyed, outputs: Iterable[OutputFile]) -> None:
+def _require_all_inputs(surveyed: PartitionSurvey, outputs: Iterable[OutputFile]) -> None:
     """Every file of the partition is in exactly one of the new ones."""
     taken = sorted(name for each in outputs for name in each.inputs)
     if taken != sorted(file.key for file in surveyed.found.current.data):
@@ -233,7 +250,7 @@ def _like(before: str, place: str) -> str:
     return f"{scheme}://{place.removeprefix('s3://')}{'/' if before.endswith('/') else ''}"
 
 
-def _counts(before: GluePartition, manifest: Manifest) -> dict[str, str]:
+def _counts(before: GluePartition, manifest: VersionManifest) -> dict[str, str]:
     figures = {"files": len(manifest.outputs), "size": manifest.size, "rows": manifest.rows}
     there = before.described.get("Parameters") or {}
     wanted = {**COUNTS, **{name: what for name, what in OF_CRAWLERS.items() if name in there}}

@@ -7,11 +7,11 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.config import GlueTableConfig, PartitionSurvey
 from compaction_platform.compact.glue.dagster.checks import check_specs, results_after_a_run, results_alone
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.glue.plan.inventory import Selection
-from compaction_platform.compact.glue.report import PartitionResult, Report
+from compaction_platform.compact.glue.report import GlueReport, PartitionResult
 from compaction_platform.lake.dagster.metrics import send_metrics
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.lake.storage.sizes import histogram
@@ -31,15 +31,15 @@ class GlueConfig(dg.Config):
     dry_run: bool = Field(default=False, description="Show what would be done; change nothing at all.")
 
 
-def glue_key(kept: KeptTable) -> dg.AssetKey:
+def glue_key(kept: GlueTableConfig) -> dg.AssetKey:
     return dg.AssetKey(["warehouse", kept.database, kept.name])
 
 
-def partitions_of(kept: KeptTable) -> dg.DynamicPartitionsDefinition:
+def partitions_of(kept: GlueTableConfig) -> dg.DynamicPartitionsDefinition:
     return dg.DynamicPartitionsDefinition(name=kept.subject)
 
 
-def glue_asset(kept: KeptTable) -> dg.AssetsDefinition:
+def glue_asset(kept: GlueTableConfig) -> dg.AssetsDefinition:
     key = glue_key(kept)
     where = f" where {kept.predicate}" if kept.predicate else ""
     spec = dg.AssetSpec(
@@ -90,7 +90,7 @@ def glue_asset(kept: KeptTable) -> dg.AssetsDefinition:
     return compact
 
 
-def partitions_told(kept: KeptTable, messages: Sequence[Mapping[str, Any]]) -> Iterator[dg.AssetMaterialization]:
+def partitions_told(kept: GlueTableConfig, messages: Sequence[Mapping[str, Any]]) -> Iterator[dg.AssetMaterialization]:
     """Partitions that a job elsewhere (`job.py`) has told of, by the messages it sent."""
     for told in messages:
         if told["outcome"] == "compacted":
@@ -104,7 +104,7 @@ def _selection(config: GlueConfig, started_for: Sequence[str]) -> Selection:
     return Selection(tuple(config.partitions) or None, config.partition_predicate)
 
 
-def compact_job(kept: KeptTable) -> Any:
+def compact_job(kept: GlueTableConfig) -> Any:
     return dg.define_asset_job(
         f"compact_{kept.called}",
         selection=dg.AssetSelection.assets(glue_key(kept)),
@@ -141,7 +141,7 @@ def figures(result: PartitionResult) -> dict[str, Any]:
     }
 
 
-def summary(report: Report) -> dict[str, Any]:
+def summary(report: GlueReport) -> dict[str, Any]:
     """Of a run."""
     reasons = Counter(each.why for each in report.results if each.outcome == "left alone")
     return {
@@ -162,7 +162,7 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, surveys: Sequence[Surveyed]) -> None:
+def _show_dry_run(context: dg.AssetExecutionContext, key: dg.AssetKey, surveys: Sequence[PartitionSurvey]) -> None:
     """An observation, not a materialization: nothing was done."""
     due = [each for each in surveys if not each.plan.is_empty]
     context.log.info(f"dry run, nothing was changed: {len(due)} of {len(surveys)} partitions have something to do")
@@ -198,7 +198,7 @@ def _table(name: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {name: dg.MetadataValue.table([dg.TableRecord(row) for row in rows[:SHOWN]])} if rows else {}
 
 
-def _failure(report: Report) -> dg.Failure:
+def _failure(report: GlueReport) -> dg.Failure:
     return dg.Failure(
         f"{len(report.unfinished)} partitions are as they were; {len(report.compacted)} others are done. Nothing was "
         "removed that is not in published files. The reasons say more; the next run goes on.",
@@ -206,7 +206,7 @@ def _failure(report: Report) -> dg.Failure:
     )
 
 
-def _send(kept: KeptTable, report: Report) -> str | None:
+def _send(kept: GlueTableConfig, report: GlueReport) -> str | None:
     return send_metrics(
         counts={
             "compaction.runs": 1,

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 
 import dagster as dg
 
-from compaction_platform.compact.audit import Audit, Audited
+from compaction_platform.compact.audit import AuditedOutput, OutputAudit
 from compaction_platform.compact.dagster.checks import check_result
 from compaction_platform.compact.glue.audit import AuditPublished, gone_files, published_files
-from compaction_platform.compact.glue.config import Surveyed
+from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.glue.plan.manifest import SWAPPED
-from compaction_platform.compact.glue.report import Report
+from compaction_platform.compact.glue.report import GlueReport
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
-from compaction_platform.compact.plan.listing import Listed
-from compaction_platform.lake.storage.object_store import Objects
+from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.lake.storage.object_store import ObjectStore
 
 FEW_SMALL = "few_small_files"
 WHOLE = "partitions_are_whole"
@@ -44,7 +44,7 @@ def check_specs(asset: dg.AssetKey) -> list[dg.AssetCheckSpec]:
     ]
 
 
-def results_after_a_run(report: Report, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+def results_after_a_run(report: GlueReport, wanted: Collection[str]) -> Iterator[dg.AssetCheckResult]:
     if UNCHANGED in wanted:
         different = {each.name: each.why for each in report.unfinished if "OutputDiffers" in each.why}
         figures = {"rows": sum(each.rows or 0 for each in report.compacted), "partitions": len(report.compacted)}
@@ -80,14 +80,14 @@ def results_alone(run: GlueRun, wanted: Collection[str]) -> Iterator[dg.AssetChe
 class _AuditAt:
     """It travels to where the work is done."""
 
-    objects: Objects
+    objects: ObjectStore
 
-    def __call__(self, item: tuple[str, Listed]) -> Audited:
+    def __call__(self, item: tuple[str, FileVersion]) -> AuditedOutput:
         place, file = item
-        return Audit(replace(self.objects, uri=place))(file)
+        return OutputAudit(replace(self.objects, uri=place))(file)
 
 
-def _rows_are_still_the_same(run: GlueRun, surveys: Collection[Surveyed]) -> dg.AssetCheckResult:
+def _rows_are_still_the_same(run: GlueRun, surveys: Collection[PartitionSurvey]) -> dg.AssetCheckResult:
     if run.kept.publish == "in_place":
         return _audited_in_place(run, surveys)
     latest = sorted((each for each in surveys if each.found.manifest), key=_swapped_at)[-READ_AGAIN:]
@@ -108,7 +108,7 @@ def _rows_are_still_the_same(run: GlueRun, surveys: Collection[Surveyed]) -> dg.
     return check_result(UNCHANGED, problems, "compacted files are not what they were", figures)
 
 
-def _audited_in_place(run: GlueRun, surveys: Collection[Surveyed]) -> dg.AssetCheckResult:
+def _audited_in_place(run: GlueRun, surveys: Collection[PartitionSurvey]) -> dg.AssetCheckResult:
     places = [each.found.current for each in surveys][-READ_AGAIN:]
     items = [(place.uri, file) for place in places for file in place.data if OWN_NAME.fullmatch(file.name)]
     spread = run.spread_for(sum(file.size for _, file in items))
@@ -122,6 +122,6 @@ def _audited_in_place(run: GlueRun, surveys: Collection[Surveyed]) -> dg.AssetCh
     return check_result(UNCHANGED, problems, "compacted files are not what they were", figures)
 
 
-def _swapped_at(surveyed: Surveyed) -> float:
+def _swapped_at(surveyed: PartitionSurvey) -> float:
     marker = surveyed.found.current.find(SWAPPED)
     return marker.changed_at.timestamp() if marker and marker.changed_at else 0.0

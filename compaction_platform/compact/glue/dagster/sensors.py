@@ -4,19 +4,19 @@ from typing import Any
 
 import dagster as dg
 
-from compaction_platform.compact.glue.config import KeptTable
+from compaction_platform.compact.glue.config import GlueTableConfig
 from compaction_platform.compact.glue.dagster.assets import OP_PREFIX, partitions_of
 from compaction_platform.compact.glue.job import GlueRun
 from compaction_platform.compact.glue.plan.inventory import EVERYTHING
 from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import UNFINISHED
-from compaction_platform.lake.spark.parallel_map import Spread
+from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.persisted_names import SUBJECT_TAG
 
 AT_ONCE = 10_000  # partitions that one tick adds
 
 
-def partitions_sensor(kept: KeptTable) -> dg.SensorDefinition:
+def partitions_sensor(kept: GlueTableConfig) -> dg.SensorDefinition:
     partitions = partitions_of(kept)
 
     @dg.sensor(
@@ -26,7 +26,7 @@ def partitions_sensor(kept: KeptTable) -> dg.SensorDefinition:
         description=f"Finds the partitions of {kept.database}.{kept.name} in the Glue Data Catalog.",
     )
     def find(context: dg.SensorEvaluationContext, lake: LakeResource) -> dg.SensorResult:
-        run = GlueRun(kept, lake.settings(), Spread, context.log.info)
+        run = GlueRun(kept, lake.settings(), ParallelMap, context.log.info)
         there = [each.name for each in run.surveyor.partitions(EVERYTHING)]
         known = set(context.instance.get_dynamic_partitions(str(partitions.name)))
         new = [name for name in there if name not in known]
@@ -41,7 +41,7 @@ def partitions_sensor(kept: KeptTable) -> dg.SensorDefinition:
     return find
 
 
-def compact_schedule(kept: KeptTable, job: object, cron: str) -> dg.ScheduleDefinition:
+def compact_schedule(kept: GlueTableConfig, job: object, cron: str) -> dg.ScheduleDefinition:
     @dg.schedule(
         name=f"compact_{kept.called}_schedule",
         job=job,  # type: ignore[arg-type]  # an unresolved asset job is one of the kinds this takes

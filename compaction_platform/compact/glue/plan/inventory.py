@@ -14,32 +14,32 @@ from compaction_platform.compact.glue.commit.catalog import (
     TableUnsuitable,
     why_not_parquet,
 )
-from compaction_platform.compact.glue.config import KeptTable, Surveyed
+from compaction_platform.compact.glue.config import GlueTableConfig, PartitionSurvey
 from compaction_platform.compact.glue.lists import Lists, why_not_in
 from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_name, partition_values
 from compaction_platform.compact.glue.plan.manifest import (
     MANIFEST,
     NOTHING_GAINED,
-    Manifest,
-    ManifestUnreadable,
+    VersionManifest,
+    VersionManifestUnreadable,
     read_manifest,
 )
 from compaction_platform.compact.glue.plan.partition_plan import (
     VERSION,
-    Found,
+    PartitionFiles,
+    PartitionLocation,
     PartitionPlan,
-    Place,
-    Rules,
+    PartitionRules,
     overlapping,
     place_of,
     plan_partition,
     why_location_unusable,
 )
-from compaction_platform.compact.glue.plan.places import Places, by_directory
+from compaction_platform.compact.glue.plan.places import PartitionLocations, by_directory
 from compaction_platform.compact.glue.plan.predicate import checked_predicate
 from compaction_platform.compact.glue.plan.unreferenced_versions import Search
 from compaction_platform.compact.plan.copies import copies_of_inputs
-from compaction_platform.compact.plan.lineage import told_inputs
+from compaction_platform.compact.plan.lineage import read_recorded_inputs
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.settings import Settings
 
@@ -64,10 +64,10 @@ EVERYTHING = Selection()
 
 
 @dataclass(frozen=True)
-class Surveyor:
-    kept: KeptTable
+class PartitionInventory:
+    kept: GlueTableConfig
     catalog: GlueCatalog
-    places: Places
+    places: PartitionLocations
     settings: Settings
 
     @cached_property
@@ -95,14 +95,14 @@ class Surveyor:
         except TableUnsuitable:
             return None
 
-    def published(self, selection: Selection) -> dict[str, list[Place]]:
+    def published(self, selection: Selection) -> dict[str, list[PartitionLocation]]:
         """By partition: versions that the catalog was led to. To be asked before the catalog is."""
         search = self._search
         return search.published(selection.names) if search else {}
 
     def with_strays(
-        self, surveys: Iterable[Surveyed], published: Mapping[str, Sequence[Place]]
-    ) -> tuple[Surveyed, ...]:
+        self, surveys: Iterable[PartitionSurvey], published: Mapping[str, Sequence[PartitionLocation]]
+    ) -> tuple[PartitionSurvey, ...]:
         """These partitions; those of which something that was published is not led to are left alone, and those that
         the catalog does not have are added."""
         astray = self._search.astray(published, self.locations.values()) if self._search else {}
@@ -154,12 +154,14 @@ class Surveyor:
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
             return list(pool.map(one, wanted))
 
-    def surveys(self, partitions: Iterable[GluePartition], rules: Rules, now: datetime) -> list[Surveyed]:
+    def surveys(
+        self, partitions: Iterable[GluePartition], rules: PartitionRules, now: datetime
+    ) -> list[PartitionSurvey]:
         self.overlaps  # noqa: B018 (asked for once, not by every thread)
         with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
             return list(pool.map(lambda each: self.survey(each, rules, now), partitions))
 
-    def survey(self, partition: GluePartition, rules: Rules, now: datetime) -> Surveyed:
+    def survey(self, partition: GluePartition, rules: PartitionRules, now: datetime) -> PartitionSurvey:
         """What is to be done with one partition; if it cannot be looked at, that is its problem and no other's."""
         if why := self.why_not(partition):
             return problematic(partition, why)
@@ -168,12 +170,12 @@ class Surveyor:
         except Exception as error:  # noqa: BLE001 (whatever it is, the others go on)
             return problematic(partition, f"it cannot be looked at: {in_one_line(error)}")
 
-    def _survey(self, partition: GluePartition, rules: Rules, now: datetime) -> Surveyed:
+    def _survey(self, partition: GluePartition, rules: PartitionRules, now: datetime) -> PartitionSurvey:
         here = place_of(partition.location or "")
         base = f"{self.root}/{partition.name}"
         around = self.places.look(base)
         versions = {
-            uri: Place(uri, files, is_ours=True)
+            uri: PartitionLocation(uri, files, is_ours=True)
             for uri, files in by_directory(base, around.files).items()
             if VERSION.fullmatch(uri.rpartition("/")[2])
         }
@@ -184,13 +186,13 @@ class Surveyor:
         old = [versions.get(uri) or self.places.look(uri) for uri in (manifest.old_places if manifest else ())]
         if why := self._why_listed(current, old):
             return problematic(partition, why)
-        found = Found(current, manifest, tuple(old))
+        found = PartitionFiles(current, manifest, tuple(old))
         plan = plan_partition(found, rules, now)
         if plan.version and _was_tried(around, plan.version, now):
             plan = replace(plan, bins=(), copies=(), version="", why_not=NOTHING_TO_GAIN)
-        return Surveyed(partition, found, plan, tuple(versions.values()))
+        return PartitionSurvey(partition, found, plan, tuple(versions.values()))
 
-    def _why_listed(self, current: Place, old: Sequence[Place]) -> str | None:
+    def _why_listed(self, current: PartitionLocation, old: Sequence[PartitionLocation]) -> str | None:
         theirs = [place for place in old if not place.is_ours]
         above = None if current.is_ours else self.lists.why_not_above(current.uri)
         return above or why_not_in([current, *theirs])
@@ -205,18 +207,20 @@ class Surveyor:
             return f"it is not of Parquet files: {why}"
         return None
 
-    def _manifest(self, partition: GluePartition, current: Place) -> Manifest | None:
+    def _manifest(self, partition: GluePartition, current: PartitionLocation) -> VersionManifest | None:
         if current.find(MANIFEST) is None:
             return None
         manifest = read_manifest(self.places.read(current.uri, MANIFEST))
         mine = (self.table.database, self.table.name, partition.values, current.uri)
         if current.is_ours and manifest.is_of(*mine):
             return manifest
-        raise ManifestUnreadable(f"{current.uri}/{MANIFEST} is not about this partition: its files are somebody else's")
+        raise VersionManifestUnreadable(
+            f"{current.uri}/{MANIFEST} is not about this partition: its files are somebody else's"
+        )
 
-    def _why_unfinished(self, current: Place) -> str | None:
+    def _why_unfinished(self, current: PartitionLocation) -> str | None:
         """A run that compacted it in place may have died: rows are there twice until that is finished."""
-        told = told_inputs(self.places.at(current.uri), current.data)
+        told = read_recorded_inputs(self.places.at(current.uri), current.data)
         if told.untold:
             return f"{min(told.untold)}: {told.untold[min(told.untold)]}"
         there = {file.version for file in current.data}
@@ -234,11 +238,11 @@ class Surveyor:
         return None
 
 
-def problematic(partition: GluePartition, why: str) -> Surveyed:
-    return Surveyed(partition, Found(Place("")), PartitionPlan(problem=why, why_not=why))
+def problematic(partition: GluePartition, why: str) -> PartitionSurvey:
+    return PartitionSurvey(partition, PartitionFiles(PartitionLocation("")), PartitionPlan(problem=why, why_not=why))
 
 
-def _was_tried(around: Place, version: str, now: datetime) -> bool:
+def _was_tried(around: PartitionLocation, version: str, now: datetime) -> bool:
     """Not long ago, that is: what could not be read then may be readable now."""
     note = around.find(f"{NOTHING_GAINED}{version}")
     return note is not None and note.changed_at is not None and now - note.changed_at < TRIED_AGAIN_AFTER

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.errors import CompactionError
 
 MANIFEST = "_compaction.json"
@@ -19,15 +19,15 @@ OWN_MARKS = (SWAPPED, MANIFEST, BEGUN, ABANDONED)
 NOTHING_GAINED = "_nothing_gained-"  # with the digest of some inputs, beside the versions: no two can be joined
 
 
-class ManifestUnreadable(CompactionError):
+class VersionManifestUnreadable(CompactionError):
     """This is not a manifest, or one of a newer format."""
 
 
-class Strict(BaseModel):
+class VersionManifestModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class File(Strict):
+class ManifestInput(VersionManifestModel):
     """A file at a place, in one version."""
 
     place: str  # s3://bucket/prefix
@@ -37,11 +37,11 @@ class File(Strict):
     changed_at: datetime | None = None  # None: not told by the first format
 
     @property
-    def listed(self) -> Listed:
-        return Listed(self.name, self.size, self.etag, self.changed_at)
+    def listed(self) -> FileVersion:
+        return FileVersion(self.name, self.size, self.etag, self.changed_at)
 
 
-class OutputFile(Strict):
+class OutputFile(VersionManifestModel):
     name: str
     etag: str
     size: int
@@ -52,7 +52,7 @@ class OutputFile(Strict):
     content: str | None = None  # digest of its bytes; None: not told by the first format
 
 
-class Manifest(Strict):
+class VersionManifest(VersionManifestModel):
     format_version: Literal[1, 2] = 2  # in the first one, times of files were not part of what `absorbed` names
     database: str
     table: str
@@ -62,7 +62,7 @@ class Manifest(Strict):
     home: str  # where the partition was before its first swap; writers may know only that
     planned_against: str  # fingerprint of the partition as the catalog described it
     written_at: datetime  # by the store's clock
-    inputs: tuple[File, ...]
+    inputs: tuple[ManifestInput, ...]
     outputs: tuple[OutputFile, ...]
     old_places: dict[str, datetime | None]  # where files were before and may still be: since when; None: by this swap
     absorbed: tuple[str, ...]  # digests of all versions of files, at any place, whose rows are in the outputs
@@ -81,11 +81,11 @@ class Manifest(Strict):
         return (self.database, self.table, self.values, self.location) == (database, table, values, location)
 
 
-def read_manifest(content: bytes) -> Manifest:
+def read_manifest(content: bytes) -> VersionManifest:
     try:
-        return Manifest.model_validate_json(content)
+        return VersionManifest.model_validate_json(content)
     except ValidationError as invalid:
-        raise ManifestUnreadable(
+        raise VersionManifestUnreadable(
             f"{MANIFEST} cannot be understood ({invalid.error_count()} problems): damaged, or of a newer version of "
             "this program. The partition was left as it is."
         ) from None

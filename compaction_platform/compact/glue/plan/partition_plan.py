@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from compaction_platform.compact.glue.plan.manifest import SWAPPED, File, Manifest
-from compaction_platform.compact.plan.bin_packing import OWN_NAME, Bin, Policy, bins, digest_of, is_own
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.glue.plan.manifest import SWAPPED, ManifestInput, VersionManifest
+from compaction_platform.compact.plan.bin_packing import OWN_NAME, FileGroup, PackingPolicy, bins, digest_of, is_own
+from compaction_platform.compact.plan.listing import FileVersion
 
 COPIED = re.compile(r"(?P<stem>.*?)\.copied-(?P<digest>[0-9a-f]{24})(?P<ending>(\.parquet)?)", re.DOTALL)
 VERSION = re.compile(r"(?P<digest>v-[0-9a-f]{16})-[0-9a-f]{8}([0-9a-f]{8})?")
@@ -30,59 +30,61 @@ TOO_LARGE = "it has a file of more than 5 GB, which cannot be copied in one step
 
 
 @dataclass(frozen=True)
-class Rules:
+class PartitionRules:
     """How the partitions of one table are compacted."""
 
-    policy: Policy = field(default_factory=Policy)
+    policy: PackingPolicy = field(default_factory=PackingPolicy)
     delete_originals: bool = False
     grace: timedelta = timedelta(days=1)
     quiet_for: timedelta = timedelta()
 
 
 @dataclass(frozen=True)
-class Place:
+class PartitionLocation:
     """A location of files and what lies there; names are relative to it."""
 
     uri: str
-    files: tuple[Listed, ...] = ()  # all, hidden ones too
+    files: tuple[FileVersion, ...] = ()  # all, hidden ones too
     is_ours: bool = False  # a directory that we made
 
     @property
-    def data(self) -> list[Listed]:
+    def data(self) -> list[FileVersion]:
         """What readers read: everything but names that begin with _ or . and files without a byte."""
         return [file for file in self.files if file.size > 0 and not _is_hidden(file.key)]
 
     @property
-    def below(self) -> list[Listed]:
+    def below(self) -> list[FileVersion]:
         return [file for file in self.data if "/" in file.key]
 
-    def find(self, name: str) -> Listed | None:
+    def find(self, name: str) -> FileVersion | None:
         return next((file for file in self.files if file.key == name), None)
 
-    def digest(self, file: Listed) -> str:
+    def digest(self, file: FileVersion) -> str:
         return version_digest(self.uri, file.key, file.stamp)
 
-    def identity(self, file: Listed) -> str:
+    def identity(self, file: FileVersion) -> str:
         """Which version of which file this is, or is a copy of."""
         copied = COPIED.fullmatch(file.key) if self.is_ours else None
         return copied["digest"] if copied else self.digest(file)
 
 
 @dataclass(frozen=True)
-class Found:
+class PartitionFiles:
     """What was found out about a partition."""
 
-    current: Place
-    manifest: Manifest | None = None  # if the catalog leads to a version that we made
-    old: tuple[Place, ...] = ()  # where it was before, if so: the home of its writers, and what the swap replaced
+    current: PartitionLocation
+    manifest: VersionManifest | None = None  # if the catalog leads to a version that we made
+    old: tuple[
+        PartitionLocation, ...
+    ] = ()  # where it was before, if so: the home of its writers, and what the swap replaced
 
 
 @dataclass(frozen=True)
-class Late:
+class LateFiles:
     """A file at an old location that is not in the partition: to be copied into it."""
 
     place: str
-    file: Listed
+    file: FileVersion
     identity: str
 
 
@@ -90,12 +92,12 @@ class Late:
 class PartitionPlan:
     """What to do, in this order; `why_not` says why nothing is compacted."""
 
-    late: tuple[Late, ...] = ()
-    bins: tuple[Bin, ...] = ()
-    copies: tuple[Listed, ...] = ()  # carried over as they are, if anything is compacted
+    late: tuple[LateFiles, ...] = ()
+    bins: tuple[FileGroup, ...] = ()
+    copies: tuple[FileVersion, ...] = ()  # carried over as they are, if anything is compacted
     version: str = ""  # the digest of all inputs
     notes_swap: bool = False  # a run died between the swap and its note
-    removable: tuple[File, ...] = ()  # replaced, and the grace is over
+    removable: tuple[ManifestInput, ...] = ()  # replaced, and the grace is over
     problem: str | None = None  # for a person
     why_not: str | None = None
 
@@ -124,7 +126,7 @@ def copied_name(digest: str, name: str) -> str:
     return f"{stem}.copied-{digest}{ending}"
 
 
-def absorbed(found: Found) -> set[str]:
+def absorbed(found: PartitionFiles) -> set[str]:
     """Digests of all versions, at any place, whose rows are in the partition's files."""
     current = found.current
     names = [COPIED.fullmatch(file.key) for file in current.data] if current.is_ours else []
@@ -133,7 +135,7 @@ def absorbed(found: Found) -> set[str]:
     return known | _known_by_etag(found, known)
 
 
-def _known_by_etag(found: Found, known: Set[str]) -> set[str]:
+def _known_by_etag(found: PartitionFiles, known: Set[str]) -> set[str]:
     """In a manifest of the first format, digests are of etags alone: those of the same files as they are now."""
     if found.manifest is None or found.manifest.format_version > 1:
         return set()
@@ -145,7 +147,7 @@ def _known_by_etag(found: Found, known: Set[str]) -> set[str]:
     }
 
 
-def plan_partition(found: Found, rules: Rules, now: datetime) -> PartitionPlan:
+def plan_partition(found: PartitionFiles, rules: PartitionRules, now: datetime) -> PartitionPlan:
     if why := _why_not_touched(found):
         return PartitionPlan(problem=why, why_not=why)
     late = late_files(found)
@@ -164,7 +166,9 @@ def plan_partition(found: Found, rules: Rules, now: datetime) -> PartitionPlan:
     return _with_bins(plan, found, files, rules.policy)
 
 
-def _with_bins(plan: PartitionPlan, found: Found, files: Sequence[Listed], policy: Policy) -> PartitionPlan:
+def _with_bins(
+    plan: PartitionPlan, found: PartitionFiles, files: Sequence[FileVersion], policy: PackingPolicy
+) -> PartitionPlan:
     """Files of a version that we made are taken again only together with enough new ones: the next plan is empty."""
     made_before = {each.name for each in found.manifest.outputs} if found.manifest else set()
     small = [file for file in files if file.size < policy.small_bytes]
@@ -186,19 +190,19 @@ def _with_bins(plan: PartitionPlan, found: Found, files: Sequence[Listed], polic
     )
 
 
-def late_files(found: Found) -> list[Late]:
+def late_files(found: PartitionFiles) -> list[LateFiles]:
     """Files that came to an old location when the catalog did not lead there any more; each of them once."""
     known = absorbed(found)
-    late: dict[str, Late] = {}
+    late: dict[str, LateFiles] = {}
     for place in found.old:
         for file in place.data:
             identity = place.identity(file)
             if not known & {identity, place.digest(file)}:
-                late.setdefault(identity, Late(place.uri, file, identity))
+                late.setdefault(identity, LateFiles(place.uri, file, identity))
     return list(late.values())
 
 
-def _why_not_touched(found: Found) -> str | None:
+def _why_not_touched(found: PartitionFiles) -> str | None:
     """Why a person has to look first."""
     if below := found.current.below:
         return f"{BELOW} ({below[0].key})"
@@ -226,7 +230,7 @@ def _why_not_touched(found: Found) -> str | None:
     return None
 
 
-def _stray(current: Place, manifest: Manifest) -> str | None:
+def _stray(current: PartitionLocation, manifest: VersionManifest) -> str | None:
     """A file of ours that was written to the place after the swap, by a task that was thought dead."""
     published = {each.name for each in manifest.outputs}
     taken = set(manifest.absorbed)
@@ -242,12 +246,12 @@ def _without_digest(name: str) -> str:
     return f"{copied['stem']}{copied['ending']}" if copied else name
 
 
-def missing_outputs(manifest: Manifest, current: Place) -> list[str]:
+def missing_outputs(manifest: VersionManifest, current: PartitionLocation) -> list[str]:
     there = {file.key: (file.etag, file.size) for file in current.files}
     return [each.name for each in manifest.outputs if there.get(each.name) != (each.etag, each.size)]
 
 
-def _removable(found: Found, rules: Rules, now: datetime) -> Iterator[File]:
+def _removable(found: PartitionFiles, rules: PartitionRules, now: datetime) -> Iterator[ManifestInput]:
     """Versions whose rows are in the partition's files, at places that were replaced long enough ago: always what we
     had made ourselves; what writers had, if that is wanted."""
     if found.manifest is None:
@@ -265,11 +269,11 @@ def _removable(found: Found, rules: Rules, now: datetime) -> Iterator[File]:
                 yield file_at(place.uri, file)
 
 
-def file_at(place: str, file: Listed) -> File:
-    return File(place=place, name=file.key, etag=file.etag, size=file.size, changed_at=file.changed_at)
+def file_at(place: str, file: FileVersion) -> ManifestInput:
+    return ManifestInput(place=place, name=file.key, etag=file.etag, size=file.size, changed_at=file.changed_at)
 
 
-def _is_young(file: Listed, rules: Rules, now: datetime) -> bool:
+def _is_young(file: FileVersion, rules: PartitionRules, now: datetime) -> bool:
     if not rules.quiet_for or file.changed_at is None or COPIED.fullmatch(file.key) or is_own(file, rules.policy):
         return False
     return now - file.changed_at < rules.quiet_for

@@ -10,13 +10,18 @@ from compaction_platform.compact.glue.names import PartitionNameInvalid, partiti
 from compaction_platform.compact.glue.plan.manifest import (
     MANIFEST,
     SWAPPED,
-    Manifest,
-    ManifestUnreadable,
+    VersionManifest,
+    VersionManifestUnreadable,
     read_manifest,
 )
-from compaction_platform.compact.glue.plan.partition_plan import VERSION, Place, place_of, why_location_unusable
-from compaction_platform.compact.glue.plan.places import Places
-from compaction_platform.compact.plan.listing import Listed
+from compaction_platform.compact.glue.plan.partition_plan import (
+    VERSION,
+    PartitionLocation,
+    place_of,
+    why_location_unusable,
+)
+from compaction_platform.compact.glue.plan.places import PartitionLocations
+from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.lake.storage.object_store import ObjectMissing
 
@@ -27,8 +32,8 @@ LOOKS_AT_ONCE = 16
 class Stray:
     """A version that was published, and what its manifest says; None: that cannot be understood."""
 
-    place: Place
-    manifest: Manifest | None
+    place: PartitionLocation
+    manifest: VersionManifest | None
 
     @property
     def contents(self) -> str:
@@ -44,10 +49,10 @@ class Search:
 
     catalog: GlueCatalog
     table: GlueTable
-    places: Places
+    places: PartitionLocations
     root: str
 
-    def published(self, names: Sequence[str] | None) -> dict[str, list[Place]]:
+    def published(self, names: Sequence[str] | None) -> dict[str, list[PartitionLocation]]:
         """By partition: versions with rows that the catalog was led to; of all partitions in one listing, or of these
         names."""
         if names is None:
@@ -62,7 +67,7 @@ class Search:
             found = {name: some for part in parts for name, some in part.items()}
         return {name: kept for name, some in found.items() if (kept := [each for each in some if was_published(each)])}
 
-    def astray(self, published: Mapping[str, Sequence[Place]], locations: Iterable[str]) -> dict[str, str]:
+    def astray(self, published: Mapping[str, Sequence[PartitionLocation]], locations: Iterable[str]) -> dict[str, str]:
         """By partition: which of these versions no location leads to, and what to do about it."""
         wanted = {place_of(location) for location in locations}
         suspected = {name: rest for name, some in published.items() if (rest := _not_in(some, wanted))}
@@ -70,7 +75,7 @@ class Search:
             answers = pool.map(lambda each: self._judged(*each), suspected.items())
             return {name: why for name, why in zip(suspected, answers, strict=True) if why}
 
-    def _judged(self, name: str, places: Sequence[Place]) -> str | None:
+    def _judged(self, name: str, places: Sequence[PartitionLocation]) -> str | None:
         try:
             location = self._location(name)
             strays = list(self._strays(places, lineage_of(self.places, location)))
@@ -86,7 +91,7 @@ class Search:
             return None
         return None if why_location_unusable(location) else place_of(location or "")
 
-    def _strays(self, places: Sequence[Place], lineage: Collection[str]) -> Iterator[Stray]:
+    def _strays(self, places: Sequence[PartitionLocation], lineage: Collection[str]) -> Iterator[Stray]:
         for each in _not_in(places, lineage):
             now = self.places.look(each.uri, is_ours=True)
             if not was_published(now):
@@ -95,7 +100,7 @@ class Search:
                 manifest = read_manifest(self.places.read(each.uri, MANIFEST))
             except ObjectMissing:
                 continue
-            except ManifestUnreadable:
+            except VersionManifestUnreadable:
                 yield Stray(now, None)
                 continue
             if (manifest.database, manifest.table) == (self.table.database, self.table.name):
@@ -131,35 +136,35 @@ class Search:
         return took <= there and has <= {(each.name, each.etag) for each in stray.manifest.outputs}
 
 
-def lineage_of(places: Places, location: str | None) -> frozenset[str]:
+def lineage_of(places: PartitionLocations, location: str | None) -> frozenset[str]:
     """Where the catalog leads, and all places whose files the version there takes along."""
     if location is None:
         return frozenset()
     try:
         manifest = read_manifest(places.read(location, MANIFEST))
-    except (ObjectMissing, ManifestUnreadable):
+    except (ObjectMissing, VersionManifestUnreadable):
         return frozenset({location})
     return frozenset({location, *manifest.old_places})
 
 
-def was_published(place: Place) -> bool:
+def was_published(place: PartitionLocation) -> bool:
     return bool(place.find(SWAPPED) and place.find(MANIFEST) and place.data)
 
 
-def versions_below(root: str, files: Iterable[Listed]) -> dict[str, list[Place]]:
+def versions_below(root: str, files: Iterable[FileVersion]) -> dict[str, list[PartitionLocation]]:
     """What lies in directories of versions, by the name of their partition."""
-    found: dict[tuple[str, str], list[Listed]] = {}
+    found: dict[tuple[str, str], list[FileVersion]] = {}
     for file in files:
         parts = file.key.split("/")
         depth = next((place for place, part in enumerate(parts[:-1]) if VERSION.fullmatch(part)), 0)
         if depth:
             named = "/".join(parts[:depth]), parts[depth]
             found.setdefault(named, []).append(replace(file, key="/".join(parts[depth + 1 :])))
-    places: dict[str, list[Place]] = {}
+    places: dict[str, list[PartitionLocation]] = {}
     for (name, version), some in sorted(found.items()):
-        places.setdefault(name, []).append(Place(f"{root}/{name}/{version}", tuple(some), is_ours=True))
+        places.setdefault(name, []).append(PartitionLocation(f"{root}/{name}/{version}", tuple(some), is_ours=True))
     return places
 
 
-def _not_in(places: Iterable[Place], uris: Collection[str]) -> list[Place]:
+def _not_in(places: Iterable[PartitionLocation], uris: Collection[str]) -> list[PartitionLocation]:
     return [each for each in places if each.uri not in uris]

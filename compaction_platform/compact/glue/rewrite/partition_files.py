@@ -15,15 +15,21 @@ import xxhash
 
 from compaction_platform.compact.glue.plan.manifest import OutputFile
 from compaction_platform.compact.glue.plan.partition_plan import copied_name, version_digest
-from compaction_platform.compact.plan.bin_packing import Bin
+from compaction_platform.compact.plan.bin_packing import FileGroup
 from compaction_platform.compact.plan.lineage import OutputUnreadable, content_digest, footer_of, inputs_told
-from compaction_platform.compact.plan.listing import Listed
-from compaction_platform.compact.rewrite.compatible_inputs import How, Joined, in_one_line, joined, kind_of
-from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, Input, fetch
+from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.compact.rewrite.compatible_inputs import (
+    CompatibleInputs,
+    JoinOptions,
+    compatible_inputs,
+    in_one_line,
+    kind_of,
+)
+from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, SourceFile, fetch
 from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, OutputDiffers
 from compaction_platform.compact.rewrite.rewrite_bin import same_rows
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectExists, ObjectMissing, Objects
+from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectExists, ObjectMissing, ObjectStore
 
 
 class InputsChanged(CompactionError):
@@ -31,13 +37,13 @@ class InputsChanged(CompactionError):
 
 
 @dataclass(frozen=True)
-class Work:
+class PartitionTask:
     """Files of one partition, as names below its location: several that are to become one, or one to be copied."""
 
     partition: str
     source: str
     target: str
-    inputs: tuple[Listed, ...]
+    inputs: tuple[FileVersion, ...]
     target_mb: int = 0
     reason: str = ""  # why it is copied
     earlier: tuple[str, ...] = ()  # directories in which a run that did not end may have made the same
@@ -48,16 +54,16 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Carry:
+class RewritePartition:
     """All that a task needs. It travels to where the work is done."""
 
-    objects: Objects  # at any address: its options lead to all others
-    how: How
+    objects: ObjectStore  # at any address: its options lead to all others
+    how: JoinOptions
 
-    def at(self, uri: str) -> Objects:
+    def at(self, uri: str) -> ObjectStore:
         return replace(self.objects, uri=uri)
 
-    def __call__(self, work: Work) -> tuple[OutputFile, ...]:
+    def __call__(self, work: PartitionTask) -> tuple[OutputFile, ...]:
         if len(work.inputs) == 1:
             return (self.copy(work.source, work.target, work.inputs[0], work.reason),)
         if before := self._made_before(work):
@@ -69,12 +75,12 @@ class Carry:
 
     # ------------------------------------------------------------ several become one
 
-    def _joined(self, work: Work, inputs: Sequence[Input]) -> Iterator[OutputFile]:
+    def _joined(self, work: PartitionTask, inputs: Sequence[SourceFile]) -> Iterator[OutputFile]:
         groups, unread = _of_one_kind(inputs)
         for group in groups:
             alone = {each.file.key: "no other file has exactly its columns" for each in group}
             if len(group) > 1:
-                with joined(group, self.how, 2, work.partition) as found:
+                with compatible_inputs(group, self.how, 2, work.partition) as found:
                     if found.written is not None:
                         yield self._published(work, found)
                     taken = {each.file.key for each in found.inputs} if found.written else set()
@@ -84,16 +90,16 @@ class Carry:
             if file.key in unread:
                 yield self.copy(work.source, work.target, file, unread[file.key])
 
-    def _made_before(self, work: Work) -> OutputFile | None:
+    def _made_before(self, work: PartitionTask) -> OutputFile | None:
         """What a run that did not end has made of these very versions. It was proved before it was uploaded."""
-        name = Bin(work.inputs, work.target_mb).output
+        name = FileGroup(work.inputs, work.target_mb).output
         wanted = {file.version for file in work.inputs}
         for place in work.earlier:
             source = self.at(place)
             stored = source.stat(name)
             if stored is None:
                 continue
-            file = Listed(name, stored.size, stored.etag)
+            file = FileVersion(name, stored.size, stored.etag)
             try:
                 footer = footer_of(source, file)
                 if footer is None or not wanted <= set(inputs_told(footer)):
@@ -104,10 +110,10 @@ class Carry:
             return made.model_copy(update={"how": "resumed", "inputs": tuple(each.key for each in work.inputs)})
         return None
 
-    def _published(self, work: Work, found: Joined) -> OutputFile:
+    def _published(self, work: PartitionTask, found: CompatibleInputs) -> OutputFile:
         assert found.written is not None and found.file is not None  # noqa: S101 (for the type checker)
         files = tuple(each.file for each in found.inputs)
-        name = Bin(files, work.target_mb).output
+        name = FileGroup(files, work.target_mb).output
         target = self.at(work.target)
         try:
             target.create_from(name, found.file.path)
@@ -132,7 +138,7 @@ class Carry:
 
     # ------------------------------------------------------------ one is copied
 
-    def copy(self, place: str, to: str, file: Listed, reason: str, name: str | None = None) -> OutputFile:
+    def copy(self, place: str, to: str, file: FileVersion, reason: str, name: str | None = None) -> OutputFile:
         """Byte for byte: it reads, or fails to read, as before."""
         source, target = self.at(place), self.at(to)
         name = name or copied_name(version_digest(place, file.key, file.stamp), file.key)
@@ -172,9 +178,9 @@ class Carry:
         )
 
 
-def _of_one_kind(inputs: Sequence[Input]) -> tuple[list[list[Input]], dict[str, str]]:
+def _of_one_kind(inputs: Sequence[SourceFile]) -> tuple[list[list[SourceFile]], dict[str, str]]:
     """Inputs by their exact columns; and why some cannot be read at all."""
-    groups: dict[object, list[Input]] = {}
+    groups: dict[object, list[SourceFile]] = {}
     unread: dict[str, str] = {}
     for each in inputs:
         try:
@@ -184,8 +190,8 @@ def _of_one_kind(inputs: Sequence[Input]) -> tuple[list[list[Input]], dict[str, 
     return list(groups.values()), unread
 
 
-def _rows(file: Listed, path: str) -> int | None:
+def _rows(file: FileVersion, path: str) -> int | None:
     try:
-        return int(Input(file, pyarrow.memory_map(path).read_buffer()).metadata.num_rows)
+        return int(SourceFile(file, pyarrow.memory_map(path).read_buffer()).metadata.num_rows)
     except UNREADABLE:
         return None

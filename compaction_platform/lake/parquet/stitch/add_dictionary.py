@@ -9,7 +9,7 @@ import pyarrow.parquet
 from compaction_platform.lake.parquet.codecs import NAMES
 from compaction_platform.lake.parquet.page_header import PLAIN
 from compaction_platform.lake.parquet.schema_elements import BOOLEAN, INT96
-from compaction_platform.lake.parquet.stitch.column_chunks import Column
+from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks
 from compaction_platform.lake.parquet.stitch.source import Part, decoded
 
 LARGE = 0.1  # of a row group: what is smaller is not worth the work
@@ -18,7 +18,7 @@ SAVES = 0.5  # of its bytes, so many at least, for the work
 SAMPLED = 2  # row groups
 
 
-def why_poor(column: Column, parts: Sequence[Part]) -> str | None:
+def why_poor(column: ColumnChunks, parts: Sequence[Part]) -> str | None:
     """Why a column is better encoded anew; None if it is not."""
     leaf = column.leaf
     whole = sum(source.footer.row_groups[number].compressed for source, number in parts)

@@ -33,7 +33,7 @@ from compaction_platform.lake.parquet.schema_elements import (
     Leaf,
     schema_bytes,
 )
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 from compaction_platform.lake.parquet.stitch.rle import Array
 from compaction_platform.lake.parquet.thrift_compact import BINARY, I32, Struct
 
@@ -49,7 +49,7 @@ def codec(number: int) -> pyarrow.Codec | None:
     if number == UNCOMPRESSED:
         return None
     if number not in NAMES:
-        raise CannotStitch(f"pages are compressed by a codec that cannot be used alone (number {number})")
+        raise StitchUnsupported(f"pages are compressed by a codec that cannot be used alone (number {number})")
     level = 1 if number in (ZSTD, GZIP) else None
     return pyarrow.Codec("lz4_raw" if number == LZ4_RAW else NAMES[number], compression_level=level)
 
@@ -63,13 +63,13 @@ def _decompressed(data: bytes | memoryview, number: int, size: int) -> memoryvie
     how = codec(number)
     if how is None:
         if len(data) != size:
-            raise CannotStitch("a page that is not compressed has another size than it says")
+            raise StitchUnsupported("a page that is not compressed has another size than it says")
         return memoryview(data)
     if not size:
         return memoryview(b"")
     found = memoryview(how.decompress(data, decompressed_size=size)).cast("B")
     if len(found) != size:
-        raise CannotStitch("a page has another size than it says")
+        raise StitchUnsupported("a page has another size than it says")
     return found
 
 
@@ -99,7 +99,7 @@ def integers(streams: Sequence[tuple[Any, int]], entries: int) -> Array:
     found = _read(INT32, 0, UNCOMPRESSED, [dictionary, *pages])
     numbers = as_numpy(found)
     if int(numbers.max()) >= entries:
-        raise CannotStitch("a number is larger than any that there is")
+        raise StitchUnsupported("a number is larger than any that there is")
     return numbers
 
 
@@ -137,7 +137,7 @@ def _read(physical: int, length: int, number: int, pages: Sequence[Page]) -> pya
     whole = body + footer_bytes(footer)
     table = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(whole)).read(use_threads=False)
     if table.num_rows != values:
-        raise CannotStitch("pages have fewer values than they say")
+        raise StitchUnsupported("pages have fewer values than they say")
     column = table.column(0)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
@@ -168,7 +168,7 @@ def deltas(arrays: Sequence[pyarrow.Array]) -> list[memoryview]:
     """These integers as pages of differences hold them, a page for each array."""
     pages = _written(arrays, "DELTA_BINARY_PACKED")
     if len(pages) != len(arrays):
-        raise CannotStitch("Arrow makes several pages of what is to be one")
+        raise StitchUnsupported("Arrow makes several pages of what is to be one")
     return pages
 
 

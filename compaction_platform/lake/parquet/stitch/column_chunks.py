@@ -24,7 +24,7 @@ from compaction_platform.lake.parquet.page_header import (
 )
 from compaction_platform.lake.parquet.schema_elements import Leaf
 from compaction_platform.lake.parquet.stitch import arrow_values
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 from compaction_platform.lake.parquet.stitch.rle import Array, constant, packed_levels, runs_end_with
 from compaction_platform.lake.parquet.stitch.statistics import claimed_nulls
 
@@ -35,7 +35,7 @@ Strategy = Literal["raw", "identity", "dictionary", "plain", "anew"]
 
 
 @dataclass(slots=True)
-class Taken:
+class DecodedPage:
     """A page that uses a dictionary, taken apart."""
 
     page: Page
@@ -49,7 +49,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Piece:
+class SourceChunk:
     """One chunk of one file."""
 
     chunk: Chunk
@@ -59,7 +59,7 @@ class Piece:
     dictionary: Page | None
     pages: list[Page]
     uses_dictionary: bool  # in some of the pages
-    taken: list[Taken] = field(default_factory=list)  # by the column that it is part of
+    taken: list[DecodedPage] = field(default_factory=list)  # by the column that it is part of
 
     @property
     def decoded_bytes(self) -> int:
@@ -75,7 +75,7 @@ class Piece:
 
 
 @dataclass(slots=True)
-class NewPage:
+class OutputPage:
     """A page of the output."""
 
     page: Page
@@ -83,20 +83,20 @@ class NewPage:
 
 
 @dataclass(slots=True)
-class NewColumn:
+class StitchedColumn:
     """A column of the output, not yet at its place."""
 
     strategy: Strategy
     reason: str
     codec: int
-    pages: list[NewPage]
+    pages: list[OutputPage]
     dictionary: Page | None = None
 
 
-Run = list[tuple[Piece, Taken]]
+Run = list[tuple[SourceChunk, DecodedPage]]
 
 
-def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: HeaderReader) -> Piece:
+def read_source_chunk(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: HeaderReader) -> SourceChunk:
     """A chunk with its pages, their checksums checked."""
     pages = [
         _with_sound_emptiness(page, chunk.codec)
@@ -107,21 +107,21 @@ def piece(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: Header
     if pages and pages[0].kind == DICTIONARY:
         dictionary = pages.pop(0)
         if dictionary.encoding not in (PLAIN, PLAIN_DICTIONARY):
-            raise CannotStitch("a dictionary is encoded in an unknown way")
+            raise StitchUnsupported("a dictionary is encoded in an unknown way")
         if dictionary.values * (leaf.length or 4) > dictionary.uncompressed:
-            raise CannotStitch("a dictionary claims more entries than it has bytes for")
+            raise StitchUnsupported("a dictionary claims more entries than it has bytes for")
     uses_dictionary = False
     for page in pages:
         if page.kind == DICTIONARY:
-            raise CannotStitch("a dictionary is not where it should be")
+            raise StitchUnsupported("a dictionary is not where it should be")
         uses_dictionary = uses_dictionary or page.uses_dictionary
     if uses_dictionary and dictionary is None:
-        raise CannotStitch("a dictionary is missing")
+        raise StitchUnsupported("a dictionary is missing")
     if not leaf.repetition and chunk.values != rows:
-        raise CannotStitch("a column has another number of values than there are rows")
+        raise StitchUnsupported("a column has another number of values than there are rows")
     nulls = claimed_nulls(chunk, leaf)
     _require_consistent(pages, chunk, leaf, nulls)
-    return Piece(chunk, leaf, rows, nulls, dictionary, pages, uses_dictionary)
+    return SourceChunk(chunk, leaf, rows, nulls, dictionary, pages, uses_dictionary)
 
 
 def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, nulls: int | None) -> None:
@@ -129,16 +129,16 @@ def _require_consistent(pages: Sequence[Page], chunk: Chunk, leaf: Leaf, nulls: 
     for page in pages:
         _require_levels_that_end_with_the_page(page, leaf)
         if page.encoding not in chunk.encodings:
-            raise CannotStitch("a page is encoded in a way that its column does not have")
+            raise StitchUnsupported("a page is encoded in a way that its column does not have")
         if page.level_encodings == _AS_RUNS:
             continue
         for packing, largest in zip(page.level_encodings, (leaf.definition, leaf.repetition), strict=True):
             if packing != RLE and (largest or packing != BIT_PACKED):  # said also of levels that are not there
-                raise CannotStitch("levels are packed in the old way")
+                raise StitchUnsupported("levels are packed in the old way")
     if nulls is None or leaf.repetition or any(page.kind != DATA_V2 for page in pages):
         return
     if sum(page.nulls for page in pages) != nulls or any(page.rows != page.values for page in pages):
-        raise CannotStitch("pages have another number of nulls or rows than their column")
+        raise StitchUnsupported("pages have another number of nulls or rows than their column")
 
 
 def _with_sound_emptiness(page: Page, codec: int) -> Page:
@@ -156,7 +156,7 @@ def _with_sound_emptiness(page: Page, codec: int) -> Page:
             page.data[levels:], codec if page.is_compressed else UNCOMPRESSED, page.uncompressed - levels
         )
     except (OSError, pyarrow.ArrowInvalid) as damaged:
-        raise CannotStitch("what is in the place of values that are all null cannot be decompressed") from damaged
+        raise StitchUnsupported("what is in the place of values that are all null cannot be decompressed") from damaged
     return page
 
 
@@ -169,24 +169,24 @@ def _require_levels_that_end_with_the_page(page: Page, leaf: Leaf) -> None:
     definitions = page.data[page.repetitions : page.repetitions + page.definitions]
     for levels, largest in ((repetitions, leaf.repetition), (definitions, leaf.definition)):
         if largest and not runs_end_with(levels, page.values, largest.bit_length()):
-            raise CannotStitch("levels of a page without a checksum are more or less than its values")
+            raise StitchUnsupported("levels of a page without a checksum are more or less than its values")
 
 
 @dataclass
-class Column:
+class ColumnChunks:
     """All chunks of a column that become one. `leaf` is what it becomes."""
 
     leaf: Leaf
-    pieces: list[Piece]
+    pieces: list[SourceChunk]
     codec: int  # what the output is compressed by
 
     @classmethod
-    def of(cls, leaf: Leaf, pieces: Sequence[Piece], codec: int) -> "Column":
+    def of(cls, leaf: Leaf, pieces: Sequence[SourceChunk], codec: int) -> "ColumnChunks":
         """These chunks to be taken apart. What is found in them takes memory, and goes with the column."""
         return cls(leaf, [replace(each) if each.uses_dictionary else each for each in pieces], codec)
 
     @cached_property
-    def coded(self) -> list[Taken]:
+    def coded(self) -> list[DecodedPage]:
         """All pages that use a dictionary."""
         found = [taken for each in self.pieces for taken in self._take_apart(each)]
         unsure = [taken for taken in found if taken.has_nulls]
@@ -213,16 +213,16 @@ class Column:
             if each.taken:
                 some = found[each.taken[0].first : each.taken[-1].first + each.taken[-1].present]
                 if len(some) and int(some.max()) >= each.entries:
-                    raise CannotStitch("an index points outside of its dictionary")
+                    raise StitchUnsupported("an index points outside of its dictionary")
         return found
 
-    def _take_apart(self, each: Piece) -> list[Taken]:
+    def _take_apart(self, each: SourceChunk) -> list[DecodedPage]:
         each.taken = [_taken(page, each, self.leaf) for page in each.pages if page.uses_dictionary]
         return each.taken
 
     # ------------------------------------------------------------ new pages
 
-    def copied(self, each: Piece, page: Page) -> NewPage:
+    def copied(self, each: SourceChunk, page: Page) -> OutputPage:
         """A page as it is. Where its file says that there are no nulls and others have some, with levels before it;
         where it is compressed in another way than the others, compressed anew."""
         new = page
@@ -230,14 +230,14 @@ class Column:
             new = compressed_again(new, each.chunk.codec, self.codec)
         if each.leaf.definition < self.leaf.definition:
             new = _saying_that_none_is_null(new, self.leaf)
-        return NewPage(new, self._rows(page, each, alone=len(each.pages) == 1))
+        return OutputPage(new, self._rows(page, each, alone=len(each.pages) == 1))
 
-    def _rows(self, page: Page, each: Piece, *, alone: bool) -> int | None:
+    def _rows(self, page: Page, each: SourceChunk, *, alone: bool) -> int | None:
         if not self.leaf.repetition:
             return page.values
         return each.rows if alone else None
 
-    def of_values(self, run: "Run", payload: Any, encoding: int) -> NewPage:
+    def of_values(self, run: "Run", payload: Any, encoding: int) -> OutputPage:
         """A page with new values in the places of old ones: levels stay as they are."""
         taken = [one for _, one in run]
         count = sum(one.page.values for one in taken)
@@ -250,9 +250,11 @@ class Column:
         if self.leaf.repetition:
             whole = sum(len(each.pages) for each in pieces) == len(run)
             rows = sum(each.rows for each in pieces) if whole else None
-        return NewPage(page, rows)
+        return OutputPage(page, rows)
 
-    def runs(self, whole: Callable[[Piece], bool] = lambda _: False) -> Iterator["Piece | tuple[Piece, Page] | Run"]:
+    def runs(
+        self, whole: Callable[[SourceChunk], bool] = lambda _: False
+    ) -> Iterator["SourceChunk | tuple[SourceChunk, Page] | Run"]:
         """All pages in their order: pieces that are `whole` as they are, pages to be copied, and runs of pages that use
         a dictionary, as many as make a good page."""
         run: Run = []
@@ -277,7 +279,7 @@ class Column:
         if run:
             yield run
 
-    def merged_definitions(self, taken: Sequence[Taken]) -> bytes:
+    def merged_definitions(self, taken: Sequence[DecodedPage]) -> bytes:
         """Definition levels of several pages as those of one."""
         largest = self.leaf.definition
         if largest and all(one.present == one.page.values for one in taken):
@@ -289,7 +291,7 @@ class Column:
         known = [numpy.full(one.page.values, largest, "u1") if one.levels is None else one.levels for one in taken]
         return packed_levels(numpy.concatenate(known), largest)
 
-    def _merged_repetitions(self, taken: Sequence[Taken]) -> bytes:
+    def _merged_repetitions(self, taken: Sequence[DecodedPage]) -> bytes:
         largest = self.leaf.repetition
         if not largest:
             return b""  # whatever a page says: readers pass over it
@@ -306,7 +308,7 @@ def span(run: Run) -> slice:
     return slice(first.first, last.first + last.present)
 
 
-def _taken(page: Page, each: Piece, leaf: Leaf) -> Taken:
+def _taken(page: Page, each: SourceChunk, leaf: Leaf) -> DecodedPage:
     repetitions: Any = b""
     definitions: Any = b""
     if page.kind == DATA_V2:
@@ -324,14 +326,14 @@ def _taken(page: Page, each: Piece, leaf: Leaf) -> Taken:
     if not each.leaf.definition:
         definitions = full
     has_nulls = bytes(definitions) != full
-    return Taken(page, repetitions, definitions, rest, has_nulls, present=0 if has_nulls else page.values)
+    return DecodedPage(page, repetitions, definitions, rest, has_nulls, present=0 if has_nulls else page.values)
 
 
 def _cut_off(data: memoryview) -> tuple[memoryview, memoryview]:
     """Levels of a page of the first kind, with their length before them, and what follows."""
     length = int.from_bytes(data[:4], "little")
     if length > len(data) - 4:
-        raise CannotStitch("levels are longer than their page")
+        raise StitchUnsupported("levels are longer than their page")
     return data[4 : 4 + length], data[4 + length :]
 
 

@@ -15,10 +15,10 @@ from compaction_platform.lake.parquet.codecs import UNCOMPRESSED
 from compaction_platform.lake.parquet.footer import Chunk, Footer
 from compaction_platform.lake.parquet.page_header import DATA_V2, PLAIN, Page, pages_of
 from compaction_platform.lake.parquet.stitch.arrow_values import levels
-from compaction_platform.lake.parquet.stitch.column_chunks import Column, Piece
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks, SourceChunk
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 from compaction_platform.lake.parquet.stitch.identity import decoded_is_identity
-from compaction_platform.lake.parquet.stitch.stitch_plan import Choice, Plan
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice, StitchPlan
 
 Place = tuple[int, str]  # a row group by its number, and the name of a whole column, whatever is nested in it
 
@@ -31,12 +31,12 @@ class Copied:
     with_checksums: frozenset[Place]  # of those, the ones whose pages had checksums, and they hold
 
 
-def copied(plan: Plan, choices: Sequence[Choice], output: Any, footer: Footer, *, check: bool) -> Copied:
+def copied(plan: StitchPlan, choices: Sequence[ColumnChoice], output: Any, footer: Footer, *, check: bool) -> Copied:
     """A column is told to be copied only if everything that a reader goes by is the same: type, levels, codec, and of
     each page its header and its bytes; or if its values are a dictionary's own bytes, and the pages that used it had
     its entries one after the other. `check`: checksums of the output, if it is not decoded afterwards."""
     if len(footer.row_groups) != len(plan.groups):
-        raise CannotStitch("there are other row groups than were to be made")
+        raise StitchUnsupported("there are other row groups than were to be made")
     pages = partial(pages_of, memoryview(output).cast("B"), check=check)
     chosen = iter(choices)  # for each column of each row group, in their order
     kept: dict[Place, bool] = {}
@@ -56,19 +56,19 @@ def copied(plan: Plan, choices: Sequence[Choice], output: Any, footer: Footer, *
 
 
 def _is_same(
-    plan: Plan, number: int, place: int, chunk: Chunk, pages: Callable[[Chunk], list[Page]]
+    plan: StitchPlan, number: int, place: int, chunk: Chunk, pages: Callable[[Chunk], list[Page]]
 ) -> tuple[bool, bool]:
     """Whether a chunk has the pages of the inputs, and whether all of those had checksums."""
     leaf, pieces = plan.leaves[place], plan.pieces(number, place)
     if any(each.leaf != leaf or each.chunk.codec != chunk.codec for each in pieces):
         return False, False
-    if not _is_made_of(Column.of(leaf, pieces, chunk.codec), pages(chunk)):
+    if not _is_made_of(ColumnChunks.of(leaf, pieces, chunk.codec), pages(chunk)):
         return False, False
     old = [page for each in pieces for page in (*each.pages, each.dictionary) if page is not None]
     return True, all(page.has_checksum for page in old)
 
 
-def _is_made_of(column: Column, new: list[Page]) -> bool:
+def _is_made_of(column: ColumnChunks, new: list[Page]) -> bool:
     """Whether these pages are those of the chunks, in their order."""
     is_coded = any(each.uses_dictionary for each in column.pieces)
     if len(column.pieces) == 1 and is_coded:
@@ -92,7 +92,7 @@ def _is_made_of(column: Column, new: list[Page]) -> bool:
     return place == len(new)
 
 
-def _is_dictionary_of(column: Column, each: Piece, page: Page) -> bool:
+def _is_dictionary_of(column: ColumnChunks, each: SourceChunk, page: Page) -> bool:
     """Whether a page has the values of a chunk that had each entry of its dictionary once, in their order."""
     if each.dictionary is None or not decoded_is_identity(column, each):
         return False
@@ -109,7 +109,7 @@ def _is_dictionary_of(column: Column, each: Piece, page: Page) -> bool:
     return bool(pyarrow.py_buffer(page.data[page.definitions :]).equals(pyarrow.py_buffer(each.dictionary.data)))
 
 
-def _has_levels_of(column: Column, each: Piece, page: Page) -> bool:
+def _has_levels_of(column: ColumnChunks, each: SourceChunk, page: Page) -> bool:
     largest = column.leaf.definition
     if not largest:
         return page.definitions == 0

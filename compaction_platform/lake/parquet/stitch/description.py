@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow
 
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 
 ARROW = b"ARROW:schema"
 PANDAS = b"pandas"  # it tells about rows, and those are others now
@@ -23,7 +23,7 @@ def arrow_schema(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes
     notes = {each.get(ARROW) for each in metadata}
     schemas = {None if note is None else _decoded(note) for note in notes}
     if len(schemas) > 1:
-        raise CannotStitch("Arrow's own descriptions of the columns differ")
+        raise StitchUnsupported("Arrow's own descriptions of the columns differ")
     (schema,) = schemas
     return {} if schema is None else {ARROW: base64.b64encode(schema)}
 
@@ -32,5 +32,5 @@ def _decoded(note: bytes) -> bytes:
     try:
         schema = pyarrow.ipc.read_schema(pyarrow.BufferReader(base64.b64decode(note)))
     except (ValueError, OSError, pyarrow.ArrowException) as invalid:
-        raise CannotStitch("Arrow's own description of the columns cannot be read") from invalid
+        raise StitchUnsupported("Arrow's own description of the columns cannot be read") from invalid
     return bytes(schema.remove_metadata().serialize())

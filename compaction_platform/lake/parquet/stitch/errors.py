@@ -9,7 +9,7 @@ import pyarrow
 from compaction_platform.errors import CompactionError
 
 
-class CannotStitch(CompactionError):
+class StitchUnsupported(CompactionError):
     """These files cannot be joined page by page. Nothing is wrong with them: they can be encoded anew."""
 
 
@@ -31,11 +31,11 @@ UNFIT = (
 
 
 @contextmanager
-def refusing_what_is_unfit() -> Iterator[None]:
+def unsupported_if_unreadable() -> Iterator[None]:
     """Whatever bytes lead to that are not what they should be becomes a CannotStitch."""
     try:
         yield
-    except CannotStitch:
+    except StitchUnsupported:
         raise
     except UNFIT as problem:
-        raise CannotStitch(" ".join(str(problem).split())[:300]) from problem
+        raise StitchUnsupported(" ".join(str(problem).split())[:300]) from problem

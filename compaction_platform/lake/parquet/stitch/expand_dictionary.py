@@ -11,7 +11,7 @@ import pyarrow
 from compaction_platform.lake.parquet.page_header import DELTA_BINARY_PACKED, PLAIN
 from compaction_platform.lake.parquet.schema_elements import INT32, INT64
 from compaction_platform.lake.parquet.stitch import arrow_values
-from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, Piece, span
+from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks, SourceChunk, StitchedColumn, span
 from compaction_platform.lake.parquet.stitch.copy_pages import copy_page
 from compaction_platform.lake.parquet.stitch.identity import add_dictionary_as_page, is_identity
 from compaction_platform.lake.parquet.stitch.rle import Array
@@ -19,8 +19,8 @@ from compaction_platform.lake.parquet.stitch.rle import Array
 MOSTLY = 0.9  # of the values: if so many are in dictionaries that are the values, those stay as they are
 
 
-def dissolved(column: Column, entries: pyarrow.Array, positions: Array, reason: str) -> NewColumn:
-    made = NewColumn("plain", reason, column.codec, [])
+def dissolved(column: ColumnChunks, entries: pyarrow.Array, positions: Array, reason: str) -> StitchedColumn:
+    made = StitchedColumn("plain", reason, column.codec, [])
     is_number = column.leaf.physical in (INT32, INT64)
     kept = [each for each in column.pieces if is_identity(column, each)]
     if is_number and sum(each.entries for each in kept) < len(positions) * MOSTLY:
@@ -30,7 +30,7 @@ def dissolved(column: Column, entries: pyarrow.Array, positions: Array, reason: 
     parts = [entries.take(_without_copying(positions[span(some)])) for some in runs if isinstance(some, list)]
     payloads = iter(_payloads(parts, column.codec, is_number=is_number))
     for some in runs:
-        if isinstance(some, Piece):
+        if isinstance(some, SourceChunk):
             add_dictionary_as_page(made, column, some)
         elif isinstance(some, tuple):
             copy_page(made, column, *some)

@@ -11,14 +11,14 @@ import pyarrow
 from compaction_platform.lake.parquet.codecs import BROTLI, GZIP, UNCOMPRESSED, ZSTD
 from compaction_platform.lake.parquet.page_header import DICTIONARY, PLAIN, RLE_DICTIONARY, Page
 from compaction_platform.lake.parquet.stitch import arrow_values
-from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, span
+from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks, StitchedColumn, span
 from compaction_platform.lake.parquet.stitch.copy_pages import copy_page
 from compaction_platform.lake.parquet.stitch.rle import Array, packed_indices
 
 _ENTROPY_CODED = frozenset((GZIP, BROTLI, ZSTD))
 
 
-def entries_of(column: Column) -> pyarrow.Array:
+def entries_of(column: ColumnChunks) -> pyarrow.Array:
     """The entries of all dictionaries, one after the other."""
     pieces = [each for each in column.pieces if each.taken]
     codecs = {each.chunk.codec for each in pieces}
@@ -34,7 +34,7 @@ def _decompressed(page: Page, codec: int) -> Page:
     return Page(DICTIONARY, page.values, PLAIN, page.uncompressed, data)
 
 
-def positions_of(column: Column) -> Array:
+def positions_of(column: ColumnChunks) -> Array:
     """For each coded value, where it is among the entries of all dictionaries."""
     positions = column.indices.astype(numpy.int64)
     offset = 0
@@ -47,11 +47,11 @@ def positions_of(column: Column) -> Array:
 
 
 def unified(
-    column: Column, entries: pyarrow.Array, encoded: pyarrow.DictionaryArray, positions: Array, reason: str
-) -> NewColumn:
+    column: ColumnChunks, entries: pyarrow.Array, encoded: pyarrow.DictionaryArray, positions: Array, reason: str
+) -> StitchedColumn:
     """`encoded`: the entries of all dictionaries, each by its number in one dictionary."""
     distinct = encoded.dictionary
-    made = NewColumn("dictionary", reason, column.codec, [], _dictionary_page(column, entries, distinct))
+    made = StitchedColumn("dictionary", reason, column.codec, [], _dictionary_page(column, entries, distinct))
     indices = positions
     if len(distinct) < len(entries):
         indices = arrow_values.as_numpy(encoded.indices)[positions]
@@ -65,7 +65,7 @@ def unified(
     return made
 
 
-def _dictionary_page(column: Column, entries: pyarrow.Array, distinct: pyarrow.Array) -> Page:
+def _dictionary_page(column: ColumnChunks, entries: pyarrow.Array, distinct: pyarrow.Array) -> Page:
     """Where no entry is there twice, compressed dictionaries of zstd are one as they are, one behind the other."""
     pages = [each.dictionary for each in column.pieces if each.taken and each.dictionary]
     same_codec = all(each.chunk.codec == column.codec for each in column.pieces)

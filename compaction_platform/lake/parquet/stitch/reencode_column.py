@@ -9,19 +9,19 @@ from compaction_platform.lake.parquet.codecs import LZ4_RAW, NAMES
 from compaction_platform.lake.parquet.footer import FooterReader
 from compaction_platform.lake.parquet.page_header import DICTIONARY, pages_of
 from compaction_platform.lake.parquet.schema_elements import INT32, INT64, INT96, Leaf, columns_of
-from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, NewPage
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch
+from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks, OutputPage, StitchedColumn
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 from compaction_platform.lake.parquet.stitch.source import Part, decoded
 
 _OLD_LZ4 = 5  # a framing that nobody writes any more
 _WRITTEN_BY = NAMES | {_OLD_LZ4: NAMES[LZ4_RAW]}
 
 
-def encoded(column: Column, parts: Sequence[Part], reason: str) -> NewColumn:
+def encoded(column: ColumnChunks, parts: Sequence[Part], reason: str) -> StitchedColumn:
     """The column of these row groups, decoded and written."""
     leaf = column.leaf
     if leaf.physical == INT96 or column.codec not in _WRITTEN_BY:
-        raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}")
+        raise StitchUnsupported(f"{'.'.join(leaf.path)}: {reason}")
     tables = decoded(parts, leaf.path[0], ".".join(leaf.path))
     table = pyarrow.concat_tables(tables, promote_options="default").combine_chunks()  # null where some may be
     sink = pyarrow.BufferOutputStream()
@@ -38,15 +38,15 @@ def encoded(column: Column, parts: Sequence[Part], reason: str) -> NewColumn:
     footer = FooterReader().read(data)
     found = columns_of(footer.schema)
     if len(found) != 1 or len(footer.row_groups) != 1 or not _is_same(found[0], leaf):
-        raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it as another type")
+        raise StitchUnsupported(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it as another type")
     (chunk,) = footer.row_groups[0].chunks
     if chunk.values != sum(each.chunk.values for each in column.pieces):
-        raise CannotStitch(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it with other levels")
+        raise StitchUnsupported(f"{'.'.join(leaf.path)}: {reason}, and Arrow would write it with other levels")
     pages = pages_of(data, chunk)
     dictionary = pages.pop(0) if pages[0].kind == DICTIONARY else None
     rows = [table.num_rows] if len(pages) == 1 else [None if leaf.repetition else page.values for page in pages]
-    made = [NewPage(page, count) for page, count in zip(pages, rows, strict=True)]
-    return NewColumn("anew", reason, chunk.codec, made, dictionary)
+    made = [OutputPage(page, count) for page, count in zip(pages, rows, strict=True)]
+    return StitchedColumn("anew", reason, chunk.codec, made, dictionary)
 
 
 def _is_same(one: Leaf, other: Leaf) -> bool:

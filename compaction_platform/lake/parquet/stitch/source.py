@@ -17,7 +17,7 @@ from compaction_platform.lake.parquet.stitch.description import ARROW
 
 
 @dataclass(frozen=True)
-class Source:
+class StitchSource:
     """A file whose columns can be copied."""
 
     data: memoryview
@@ -27,13 +27,13 @@ class Source:
     @cached_property
     def schema(self) -> pyarrow.Schema:
         """As Arrow reads it."""
-        return opened(self.data).schema_arrow
+        return open_sources(self.data).schema_arrow
 
 
-Part = tuple[Source, int]  # a row group of a file, by its number
+Part = tuple[StitchSource, int]  # a row group of a file, by its number
 
 
-def opened(data: Any, by_dictionary: Sequence[str] = ()) -> pyarrow.parquet.ParquetFile:
+def open_sources(data: Any, by_dictionary: Sequence[str] = ()) -> pyarrow.parquet.ParquetFile:
     """`by_dictionary`: columns of text that Arrow gives as its dictionaries."""
     return pyarrow.parquet.ParquetFile(
         pyarrow.BufferReader(pyarrow.py_buffer(data)),
@@ -51,7 +51,7 @@ def decoded(
         some = list(alike)
         leaves = some[0][0].leaves
         places = [place for place, each in enumerate(leaves) if each.path[0] == name]
-        file = opened(_one_file(some, places, name), [name] if by_dictionary else ())
+        file = open_sources(_one_file(some, places, name), [name] if by_dictionary else ())
         # Where a list ends is in its values: read together, one that has too few would go on in the next row group.
         repeats = any(leaves[place].repetition for place in places)
         numbers = range(len(some))
@@ -89,7 +89,7 @@ def _moved(chunk: Chunk, by: int) -> Chunk:
     return Chunk(chunk.path, chunk.physical, chunk.codec, *sizes, chunk.data_page + by, dictionary, chunk.encodings)
 
 
-def _note(source: Source, name: str) -> dict[bytes, bytes]:
+def _note(source: StitchSource, name: str) -> dict[bytes, bytes]:
     """What Arrow has noted in that file about the column."""
     if ARROW not in source.footer.metadata:
         return {}

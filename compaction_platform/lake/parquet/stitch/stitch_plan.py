@@ -28,9 +28,15 @@ from compaction_platform.lake.parquet.schema_elements import (
     schema_bytes,
     with_nulls,
 )
-from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn, Piece, Strategy, piece
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.parquet.stitch.source import Part, Source
+from compaction_platform.lake.parquet.stitch.column_chunks import (
+    ColumnChunks,
+    SourceChunk,
+    StitchedColumn,
+    Strategy,
+    read_source_chunk,
+)
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.source import Part, StitchSource
 from compaction_platform.lake.parquet.stitch.statistics import Bounds, boundary_order, merged
 from compaction_platform.lake.parquet.stitch.strategy import Poor, column_of
 
@@ -44,17 +50,17 @@ CREATED_BY = b"compaction_platform version 0.1.0 (build stitch)"
 
 
 @dataclass(frozen=True)
-class Plan:
+class StitchPlan:
     """Which row groups (of which source, with which number) become one, and the columns they then have."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[StitchSource, ...]
     groups: tuple[tuple[Part, ...], ...]
     schema: bytes
     leaves: tuple[Leaf, ...]
-    _pieces: dict[tuple[int, int], list[Piece]] = field(default_factory=dict, repr=False, compare=False)
+    _pieces: dict[tuple[int, int], list[SourceChunk]] = field(default_factory=dict, repr=False, compare=False)
     _headers: dict[int, HeaderReader] = field(default_factory=dict, repr=False, compare=False)
 
-    def pieces(self, group: int, place: int) -> list[Piece]:
+    def pieces(self, group: int, place: int) -> list[SourceChunk]:
         """The chunks that become one, by the number of the new row group and the place of the column. They are looked
         at once: to be written, and to be held against what was written."""
         if (group, place) not in self._pieces:
@@ -88,7 +94,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ColumnChoice:
     """Why a column of a new row group was made as it was."""
 
     column: str
@@ -99,10 +105,10 @@ class Choice:
         return f"{self.column}: {self.strategy} ({self.reason})"
 
 
-Ways = tuple[tuple[str, Strategy], ...]
+ColumnStrategies = tuple[tuple[str, Strategy], ...]
 
 
-def ways_of(columns: Sequence[Choice]) -> Ways:
+def column_strategies(columns: Sequence[ColumnChoice]) -> ColumnStrategies:
     """Outputs whose columns were made in the same ways need not all be told about."""
     return tuple((each.column, each.strategy) for each in columns)
 
@@ -110,18 +116,18 @@ def ways_of(columns: Sequence[Choice]) -> Ways:
 def footers_of(files: Sequence[Any]) -> list[Footer]:
     """The footers of these files. Raises CannotStitch if one of them has none that can be read."""
     reader = FooterReader()
-    with refusing_what_is_unfit():
+    with unsupported_if_unreadable():
         return [reader.read(data) for data in files]
 
 
-@refusing_what_is_unfit()
-def planned(
+@unsupported_if_unreadable()
+def plan_stitch(
     files: Sequence[Any],
     footers: Sequence[Footer],
     row_group_bytes: int,
     fewest_rows: int = FEWEST_ROWS,
     codec: str | None = None,
-) -> Plan:
+) -> StitchPlan:
     """How these files can be joined. Raises CannotStitch with the reason if they cannot. `codec`: the only one by which
     the output may be compressed; otherwise it is as the inputs are."""
     schema = _one_schema(footers)
@@ -131,21 +137,21 @@ def planned(
     codecs: set[int] = set()
     for group in (group for footer in footers for group in footer.row_groups):
         if [(chunk.path, chunk.physical) for chunk in group.chunks] != columns:
-            raise CannotStitch("a row group has other columns than its schema")
+            raise StitchUnsupported("a row group has other columns than its schema")
         codecs.update([chunk.codec for chunk in group.chunks])
     if codec is not None and codecs - {NUMBERS[codec]}:
         others = ", ".join(sorted(NAMES.get(number, str(number)) for number in codecs - {NUMBERS[codec]}))
-        raise CannotStitch(f"files are compressed by {others}, and {codec} is wanted")
+        raise StitchUnsupported(f"files are compressed by {others}, and {codec} is wanted")
     if any(group.uncompressed > LARGEST_ROW_GROUP for footer in footers for group in footer.row_groups):
-        raise CannotStitch("a row group is too large to be held in memory")
+        raise StitchUnsupported("a row group is too large to be held in memory")
     if sum(len(footer.row_groups) for footer in footers) * len(leaves) > MOST_CHUNKS:
-        raise CannotStitch("there are too many columns in too many row groups to be held in memory")
+        raise StitchUnsupported("there are too many columns in too many row groups to be held in memory")
     groups = tuple(_grouped(sources, row_group_bytes))
     count = sum(len(group) for group in groups)
     rows = sum(footer.rows for footer in footers)
     if rows < count * fewest_rows:
-        raise CannotStitch(f"row groups have {rows // max(1, count):,} rows on average: pages would be too small")
-    return Plan(sources, groups, schema, leaves)
+        raise StitchUnsupported(f"row groups have {rows // max(1, count):,} rows on average: pages would be too small")
+    return StitchPlan(sources, groups, schema, leaves)
 
 
 def _one_schema(footers: Sequence[Footer]) -> bytes:
@@ -156,19 +162,19 @@ def _one_schema(footers: Sequence[Footer]) -> bytes:
     for schema in schemas[1:]:
         both = with_nulls(merged, elements_of(schema))
         if both is None:
-            raise CannotStitch("schemas differ")
+            raise StitchUnsupported("schemas differ")
         merged = both
     return schema_bytes(merged)
 
 
-def _sources(files: Sequence[Any], footers: Sequence[Footer]) -> tuple[Source, ...]:
+def _sources(files: Sequence[Any], footers: Sequence[Footer]) -> tuple[StitchSource, ...]:
     return tuple(
-        Source(memoryview(data).cast("B"), footer, columns_of(footer.schema))
+        StitchSource(memoryview(data).cast("B"), footer, columns_of(footer.schema))
         for data, footer in zip(files, footers, strict=True)
     )
 
 
-def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[Part, ...]]:
+def _grouped(sources: Sequence[StitchSource], row_group_bytes: int) -> Iterator[tuple[Part, ...]]:
     waiting: list[Part] = []
     size = 0
     for source in sources:
@@ -185,13 +191,13 @@ def _grouped(sources: Sequence[Source], row_group_bytes: int) -> Iterator[tuple[
         yield tuple(waiting)
 
 
-def _piece_of(source: Source, number: int, place: int, headers: HeaderReader) -> Piece:
+def _piece_of(source: StitchSource, number: int, place: int, headers: HeaderReader) -> SourceChunk:
     """One column of one row group of a file, with its pages."""
     group = source.footer.row_groups[number]
-    found = piece(source.data, group.chunks[place], source.leaves[place], group.rows, headers)
+    found = read_source_chunk(source.data, group.chunks[place], source.leaves[place], group.rows, headers)
     in_doubt = source.footer.created_by.startswith(DENIES_COMPRESSION) and found.chunk.codec != UNCOMPRESSED
     if in_doubt and any(page.kind == DATA_V2 and not page.is_compressed for page in found.pages):
-        raise CannotStitch("an old writer says of compressed pages that they are not (ARROW-10353)")
+        raise StitchUnsupported("an old writer says of compressed pages that they are not (ARROW-10353)")
     return found
 
 
@@ -214,9 +220,9 @@ class Stitched:
     """A file in the making: all rows, in their order. What its footer says besides can be said again, after it was
     looked at."""
 
-    def __init__(self, plan: Plan, sink: Sink) -> None:
+    def __init__(self, plan: StitchPlan, sink: Sink) -> None:
         self.plan, self.sink, self.place = plan, sink, 0
-        self.choices: list[Choice] = []
+        self.choices: list[ColumnChoice] = []
         self._waiting: list[Any] = []
         self._size = 0
         self._groups: list[RowGroup] = []
@@ -246,20 +252,20 @@ class Stitched:
         decoded = 0
         rows = sum(source.footer.row_groups[number].rows for source, number in group)
         for place, leaf in enumerate(self.plan.leaves):
-            column = Column.of(leaf, self.plan.pieces(new, place), self.plan.codecs[place])
+            column = ColumnChunks.of(leaf, self.plan.pieces(new, place), self.plan.codecs[place])
             decoded += sum(each.decoded_bytes for each in column.pieces)
             if decoded > LARGEST_ROW_GROUP:
-                raise CannotStitch("decoded, a row group would be too large to be held in memory")
+                raise StitchUnsupported("decoded, a row group would be too large to be held in memory")
             made = column_of(column, group, self._poor)
             name = ".".join(leaf.path)
-            self.choices.append(Choice(name, made.strategy, made.reason))
+            self.choices.append(ColumnChoice(name, made.strategy, made.reason))
             chunk, pages = self._chunk(column, made)
             chunks.append(chunk)
             locations.append(pages)
         self._groups.append(RowGroup(rows, chunks))
         self._locations.append(locations)
 
-    def _chunk(self, column: Column, made: NewColumn) -> tuple[Chunk, list[PageLocation]]:
+    def _chunk(self, column: ColumnChunks, made: StitchedColumn) -> tuple[Chunk, list[PageLocation]]:
         """Write a column. Returns it with the place of each page, empty if the rows of a page are not known."""
         begins = self.place
         uncompressed = 0
@@ -301,7 +307,7 @@ class Stitched:
         self._write(page.data)
         return len(header) + page.uncompressed
 
-    @refusing_what_is_unfit()
+    @unsupported_if_unreadable()
     def describe(self, metadata: Mapping[bytes, bytes], bounds: Bounds | None = None) -> None:
         """Write the page indexes and the footer, in place of those that are there. `bounds` are published as they are:
         they come from the proof, never from the inputs."""
@@ -349,9 +355,9 @@ class Stitched:
         return place, len(index)
 
     @property
-    def columns(self) -> tuple[Choice, ...]:
+    def columns(self) -> tuple[ColumnChoice, ...]:
         """How each column was made, in most of the row groups, and why."""
-        found: dict[str, list[Choice]] = {}
+        found: dict[str, list[ColumnChoice]] = {}
         for choice in self.choices:
             found.setdefault(choice.column, []).append(choice)
         return tuple(_usual(choices) for choices in found.values())
@@ -362,7 +368,7 @@ class Stitched:
         ways = ", ".join(f"{count} {strategy}" for strategy, count in sorted(counts.items()))
         return f"pages are joined; columns: {ways}"
 
-    @refusing_what_is_unfit()
+    @unsupported_if_unreadable()
     def write(self) -> None:
         """Raises CannotStitch if it turns out that it cannot be done."""
         self._write(MAGIC)
@@ -371,12 +377,12 @@ class Stitched:
         self._flush()
 
 
-def _usual(choices: Sequence[Choice]) -> Choice:
+def _usual(choices: Sequence[ColumnChoice]) -> ColumnChoice:
     ((strategy, _),) = Counter(choice.strategy for choice in choices).most_common(1)
     return next(choice for choice in choices if choice.strategy == strategy)
 
 
-def written(plan: Plan, metadata: Mapping[bytes, bytes], sink: Sink) -> Stitched:
+def write_stitched(plan: StitchPlan, metadata: Mapping[bytes, bytes], sink: Sink) -> Stitched:
     """One file by this plan. Raises CannotStitch if it turns out that it cannot be done."""
     made = Stitched(plan, sink)
     made.write()

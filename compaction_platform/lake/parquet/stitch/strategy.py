@@ -14,8 +14,8 @@ from compaction_platform.lake.parquet.stitch import (
     reencode_column,
 )
 from compaction_platform.lake.parquet.stitch.add_dictionary import why_poor
-from compaction_platform.lake.parquet.stitch.column_chunks import Column, NewColumn
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
+from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks, StitchedColumn
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
 from compaction_platform.lake.parquet.stitch.source import Part
 
 # A dictionary is worth its while if its entries are at most this part of the values.
@@ -30,23 +30,23 @@ MOST_DICTIONARY_BYTES = 32 << 20
 Poor = dict[tuple[str, ...], str | None]  # why a column is better encoded anew, by its path
 
 
-def column_of(column: Column, parts: Sequence[Part], poor: Poor) -> NewColumn:
+def column_of(column: ColumnChunks, parts: Sequence[Part], poor: Poor) -> StitchedColumn:
     """The column of a new row group. `parts`: the row groups it comes from, if it must be decoded. `poor`: what was
     found out about columns before."""
     if len(column.pieces) == 1:
         return copy_pages.copied(column, "a row group of its own")
     coded = [each for each in column.pieces if each.uses_dictionary]
     try:
-        with refusing_what_is_unfit():
+        with unsupported_if_unreadable():
             if not coded:
                 return _without_dictionaries(column, parts, poor)
             return _without_dictionaries_of_chunks(column)
-    except CannotStitch as cannot:
+    except StitchUnsupported as cannot:
         return reencode_column.encoded(column, parts, str(cannot))
 
 
-def _without_dictionaries(column: Column, parts: Sequence[Part], poor: Poor) -> NewColumn:
-    with suppress(CannotStitch), refusing_what_is_unfit():  # then it is copied
+def _without_dictionaries(column: ColumnChunks, parts: Sequence[Part], poor: Poor) -> StitchedColumn:
+    with suppress(StitchUnsupported), unsupported_if_unreadable():  # then it is copied
         if column.leaf.path not in poor:
             poor[column.leaf.path] = why_poor(column, parts)
         if reason := poor[column.leaf.path]:
@@ -54,9 +54,9 @@ def _without_dictionaries(column: Column, parts: Sequence[Part], poor: Poor) -> 
     return copy_pages.copied(column, "no dictionaries")
 
 
-def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
+def _without_dictionaries_of_chunks(column: ColumnChunks) -> StitchedColumn:
     if column.leaf.physical == BOOLEAN:
-        raise CannotStitch("truth values have a dictionary")
+        raise StitchUnsupported("truth values have a dictionary")
     present = sum(taken.present for taken in column.coded)
     coded = [each for each in column.pieces if each.taken]
     entries = sum(each.entries for each in coded)
@@ -64,14 +64,14 @@ def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
         return identity.dissolved(column, "every value is in its dictionary once, in the order of the rows")
     found, positions = merge_dictionaries.entries_of(column), merge_dictionaries.positions_of(column)
     if len(found) != entries:
-        raise CannotStitch("a dictionary has another number of entries than it says")
+        raise StitchUnsupported("a dictionary has another number of entries than it says")
     if not present or _is_nearly_unique(column, found, present):
         _require_sane(column, found, present)
         return expand_dictionary.dissolved(
             column, found, positions, f"not worth a dictionary: {entries:,} entries, {present:,} values"
         )
     if _goes_back(column):
-        raise CannotStitch("a dictionary would come behind plain pages, which Spark's reader takes for part of it")
+        raise StitchUnsupported("a dictionary would come behind plain pages, which Spark's reader takes for part of it")
     encoded = found.dictionary_encode()
     share = f"{len(encoded.dictionary):,} entries for {present:,} values"
     if len(encoded.dictionary) > MOST_ENTRIES or encoded.dictionary.nbytes > MOST_DICTIONARY_BYTES:
@@ -80,7 +80,7 @@ def _without_dictionaries_of_chunks(column: Column) -> NewColumn:
     return merge_dictionaries.unified(column, found, encoded, positions, share)
 
 
-def _is_nearly_unique(column: Column, entries: pyarrow.Array, present: int) -> bool:
+def _is_nearly_unique(column: ColumnChunks, entries: pyarrow.Array, present: int) -> bool:
     """Whether dictionaries save little: almost as many entries as there are values, and few of them in common."""
     if len(entries) <= present * WORTH_A_DICTIONARY:
         return False
@@ -89,7 +89,7 @@ def _is_nearly_unique(column: Column, entries: pyarrow.Array, present: int) -> b
     return len(some.unique()) > len(some) * IN_COMMON
 
 
-def _goes_back(column: Column) -> bool:
+def _goes_back(column: ColumnChunks) -> bool:
     """Whether a page that uses a dictionary comes behind one that does not and has values."""
     has_values = False
     for each in column.pieces:
@@ -101,9 +101,9 @@ def _goes_back(column: Column) -> bool:
     return False
 
 
-def _require_sane(column: Column, entries: pyarrow.Array, present: int) -> None:
+def _require_sane(column: ColumnChunks, entries: pyarrow.Array, present: int) -> None:
     """Values that were in few bytes must not become many."""
     size = present * entries.nbytes // max(1, len(entries))
     before = sum(each.chunk.uncompressed for each in column.pieces)
     if size > before * MOST_GROWTH + MOST_DICTIONARY_BYTES:
-        raise CannotStitch("without dictionaries the values would be too many bytes")
+        raise StitchUnsupported("without dictionaries the values would be too many bytes")

@@ -21,13 +21,17 @@ import pyarrow.parquet
 from compaction_platform.lake.parquet.footer import Footer, FooterReader
 from compaction_platform.lake.parquet.page_header import DICTIONARY, pages_of
 from compaction_platform.lake.parquet.stitch.bounds import count_nulls, leaf_values, page_bounds
-from compaction_platform.lake.parquet.stitch.column_chunks import Piece
+from compaction_platform.lake.parquet.stitch.column_chunks import SourceChunk
 from compaction_platform.lake.parquet.stitch.copies import copied
-from compaction_platform.lake.parquet.stitch.errors import CannotStitch, refusing_what_is_unfit
-from compaction_platform.lake.parquet.stitch.source import decoded, opened
+from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.source import decoded, open_sources
 from compaction_platform.lake.parquet.stitch.statistics import Bounds
-from compaction_platform.lake.parquet.stitch.stitch_plan import Choice, Plan
-from compaction_platform.lake.verification.fingerprint import Fingerprint, InOrderByColumn, in_order
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice, StitchPlan
+from compaction_platform.lake.verification.fingerprint import (
+    Fingerprint,
+    OrderedFingerprintByColumn,
+    ordered_fingerprint,
+)
 from compaction_platform.lake.verification.value_validity import invalid_values
 
 types = pyarrow.types
@@ -36,7 +40,7 @@ OFTEN = 8  # times that a value is there, on average: then it is quicker to look
 
 
 @dataclass(frozen=True)
-class Output:
+class StitchedOutput:
     """The file that was made."""
 
     data: Any
@@ -44,11 +48,11 @@ class Output:
 
     @cached_property
     def plainly(self) -> pyarrow.parquet.ParquetFile:
-        return opened(self.data)
+        return open_sources(self.data)
 
     @cached_property
     def by_dictionary(self) -> pyarrow.parquet.ParquetFile:
-        return opened(self.data, by_dictionary=[field.name for field in self.schema if _is_text(field.type)])
+        return open_sources(self.data, by_dictionary=[field.name for field in self.schema if _is_text(field.type)])
 
     @cached_property
     def schema(self) -> pyarrow.Schema:
@@ -73,26 +77,26 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Proved:
+class VerifiedStitch:
     """What a file holds, and what may be published about it."""
 
     rows: Fingerprint
     bounds: Bounds  # of the columns that were decoded
 
 
-@refusing_what_is_unfit()
-def proved(
-    plan: Plan,
-    choices: Sequence[Choice],
+@unsupported_if_unreadable()
+def verify_stitched(
+    plan: StitchPlan,
+    choices: Sequence[ColumnChoice],
     output: Any,
     *,
     by_checksums: bool = False,
-    also: InOrderByColumn | None = None,
-) -> Proved:
+    also: OrderedFingerprintByColumn | None = None,
+) -> VerifiedStitch:
     """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not.
     `by_checksums`: copied columns are not decoded if every page has a checksum; they are then part of neither the
     fingerprint nor the bounds. `also` is shown what is decoded."""
-    made = Output(output, FooterReader().read(output))
+    made = StitchedOutput(output, FooterReader().read(output))
     same = copied(plan, choices, output, made.footer, check=by_checksums)
     numbers = range(len(plan.groups))
     names = made.schema.names
@@ -100,14 +104,14 @@ def proved(
         name for name in names if by_checksums and all((number, name) in same.with_checksums for number in numbers)
     }
     shown = [name for name in names if name not in left_out]
-    whole = InOrderByColumn(pyarrow.schema([made.schema.field(name) for name in shown]))
+    whole = OrderedFingerprintByColumn(pyarrow.schema([made.schema.field(name) for name in shown]))
     bounds: Bounds = {}
     differing = set()
     for number in numbers:
         for name in shown:
             rows = made.column(number, name)
             if (problem := invalid_values(rows)) is not None:
-                raise CannotStitch(problem)
+                raise StitchUnsupported(problem)
             bounds |= _bounds(plan, made, number, rows)
             values = _by_value(rows, made.schema.field(name).type)
             whole.update(values)
@@ -119,11 +123,11 @@ def proved(
     counts = {_rows(made.plainly), *([found.rows] if shown else [])}
     if differing or counts != {plan.rows}:
         told = ", ".join(sorted(differing)) or "the number of rows"
-        raise CannotStitch(f"what was written was not what was read: {told}")
-    return Proved(Fingerprint(plan.rows, found.columns), bounds)
+        raise StitchUnsupported(f"what was written was not what was read: {told}")
+    return VerifiedStitch(Fingerprint(plan.rows, found.columns), bounds)
 
 
-def _bounds(plan: Plan, made: Output, number: int, rows: pyarrow.Table) -> Bounds:
+def _bounds(plan: StitchPlan, made: StitchedOutput, number: int, rows: pyarrow.Table) -> Bounds:
     """The bounds of the pages of a column in a row group, computed from its rows."""
     found: Bounds = {}
     for place, leaf in enumerate(plan.leaves):
@@ -135,7 +139,7 @@ def _bounds(plan: Plan, made: Output, number: int, rows: pyarrow.Table) -> Bound
         if any(claims) or values.null_count:  # the order of pages may rely on them
             nulls = count_nulls(values, [each.rows for each in pieces])
             if any(claim not in (None, there) for claim, there in zip(claims, nulls, strict=True)):
-                raise CannotStitch(f"inputs claim another number of nulls than there are in {'.'.join(leaf.path)}")
+                raise StitchUnsupported(f"inputs claim another number of nulls than there are in {'.'.join(leaf.path)}")
         chunk = made.footer.row_groups[number].chunks[place]
         pages = pages_of(memoryview(made.data).cast("B"), chunk, check=False)
         counts = [page.values for page in pages if page.kind != DICTIONARY]
@@ -144,7 +148,7 @@ def _bounds(plan: Plan, made: Output, number: int, rows: pyarrow.Table) -> Bound
     return found
 
 
-def _is_of_inputs(rows: pyarrow.Table, values: pyarrow.Table, plan: Plan, number: int) -> bool:
+def _is_of_inputs(rows: pyarrow.Table, values: pyarrow.Table, plan: StitchPlan, number: int) -> bool:
     """Whether a column of a row group has the values of the inputs. `values`: the same without a dictionary."""
     (name,) = rows.schema.names
     (place, *nested) = (place for place, leaf in enumerate(plan.leaves) if leaf.path[0] == name)
@@ -155,10 +159,10 @@ def _is_of_inputs(rows: pyarrow.Table, values: pyarrow.Table, plan: Plan, number
         if len(given) == len(entries) and all(map(_is_sound, given, entries)):
             return _are_same_entries(rows.column(0), given)
     given_by_value = _batches(decoded(plan.groups[number], name))
-    return in_order(values.to_batches(), values.schema) == in_order(given_by_value, values.schema)
+    return ordered_fingerprint(values.to_batches(), values.schema) == ordered_fingerprint(given_by_value, values.schema)
 
 
-def _repeat(pieces: Sequence[Piece]) -> bool:
+def _repeat(pieces: Sequence[SourceChunk]) -> bool:
     """Whether all values are in dictionaries, and repeat often."""
     entries, values = sum(each.entries for each in pieces), sum(each.chunk.values for each in pieces)
     is_coded = all(page.uses_dictionary for each in pieces for page in each.pages)
