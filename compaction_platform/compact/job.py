@@ -34,10 +34,11 @@ from compaction_platform.compact.report import CompactionReport, DirectorySurvey
 from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions
 from compaction_platform.compact.rewrite.result import Verify
 from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup, CompactGroup
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnStrategies, column_strategies
 from compaction_platform.lake.parquet.writer import WriterOptions
-from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap, TaskResult
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB, FileSizes
 from compaction_platform.persisted_names import COMPACTION_DIRECTORY, TRASH_DIRECTORY
@@ -230,7 +231,16 @@ class CompactRun:
             removed += also_removed
         not_removed |= self._empty_trash()
         after = self._sizes_now(prefixes)
-        return CompactionReport(surveys, after, tuple(done), failed, removed, not_removed, time.monotonic() - began)
+        return CompactionReport(
+            surveys,
+            after,
+            tuple(done),
+            {key: outcome.error or "" for key, outcome in failed.items()},
+            frozenset(key for key, outcome in failed.items() if outcome.has_raised(VerificationFailed)),
+            removed,
+            not_removed,
+            time.monotonic() - began,
+        )
 
     def _finish_for_others(self, prefixes: Sequence[str]) -> tuple[dict[str, str], int]:
         """Another run has just made a file and not removed its inputs. Either it is at it, or it has died: wait until
@@ -250,9 +260,9 @@ class CompactRun:
 
     def _rewrite(
         self, plan: CompactionPlan, removal: InputDeletion, known: frozenset[str]
-    ) -> tuple[list[CompactedGroup], dict[str, str]]:
+    ) -> tuple[list[CompactedGroup], dict[str, TaskResult[FileGroup, CompactedGroup]]]:
         done: list[CompactedGroup] = []
-        failed: dict[str, str] = {}
+        failed: dict[str, TaskResult[FileGroup, CompactedGroup]] = {}
         if not plan.bins:
             return done, failed
         self.say(f"{plan.inputs:,} small files become {len(plan.bins):,}, {plan.input_bytes / MB:,.1f} MB")
@@ -268,7 +278,7 @@ class CompactRun:
         told: set[ColumnStrategies] = set()
         for outcome in self.spread_for(plan.input_bytes).run(rewrite, plan.bins, weight=_size):
             if outcome.value is None:
-                failed[outcome.item.output] = outcome.error or ""
+                failed[outcome.item.output] = outcome
                 self.say(f"{outcome.item.output}: {outcome.error}")
             else:
                 for result in (outcome.value, *outcome.value.beside):
@@ -341,6 +351,8 @@ class CompactRun:
                 f"{result.rows:,} rows, {result.engine} ({result.reason}), {result.seconds:.1f} s, "
                 f"{result.proof_seconds:.1f} s of them for the proof"
             )
+        if result.stitch_failure:
+            self.say(f"warning: {result.output} could not be stitched because of a defect: {result.stitch_failure}")
         for key, reason in result.set_aside.items():
             self.say(f"{key}: set aside: {reason}")
 

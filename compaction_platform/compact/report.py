@@ -36,6 +36,7 @@ class CompactionReport:
     after: FileSizes
     done: tuple[CompactedGroup, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)  # by output that was to be: the error
+    unproved: frozenset[str] = frozenset()  # those of them that were made and did not pass the proof
     removed_superseded: int = 0
     not_removed: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -59,6 +60,11 @@ class CompactionReport:
     @property
     def bytes_compacted(self) -> int:
         return sum(each.made_of.size for each in self.made)
+
+    @property
+    def stitch_failures(self) -> dict[str, str]:
+        """By output: why stitching failed that should have worked. It was encoded anew instead."""
+        return {each.output or "": each.stitch_failure for each in self.done if each.stitch_failure}
 
     @property
     def set_aside(self) -> dict[str, str]:

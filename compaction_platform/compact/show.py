@@ -68,6 +68,7 @@ def report_as_json(report: CompactionReport) -> dict[str, Any]:
         ],
         "set_aside": report.set_aside,
         "failed": dict(report.failed),
+        "stitch_failures": report.stitch_failures,
         "not_removed": dict(report.not_removed),
         "removed_superseded": report.removed_superseded,
         "seconds": round(report.seconds, 3),

@@ -111,6 +111,8 @@ class MaintenanceReport:
     plan: RewritePlan = field(default_factory=RewritePlan)
     conflicts: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    unproved: frozenset[str] = frozenset()  # those of them that were made and did not pass the proof
+    stitch_failures: Mapping[str, str] = field(default_factory=dict)
     unknown: str | None = None
     snapshots_expired: int = 0
     dangling_removed: int = 0  # delete files that deleted nothing, beside those that compaction left without a use
@@ -403,6 +405,8 @@ def _with(report: MaintenanceReport, done: CommittedGroups) -> MaintenanceReport
         committed=(*report.committed, *done.committed),
         conflicts={**report.conflicts, **done.conflicts},
         failed={**report.failed, **done.failed, **done.damaged},
+        unproved=report.unproved | done.unproved,
+        stitch_failures={**report.stitch_failures, **done.stitch_failures},
         unknown=done.unknown,
         notes=[*report.notes, *([done.busy] if done.busy else [])],
     )

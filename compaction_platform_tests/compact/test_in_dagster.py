@@ -13,7 +13,9 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AggregationTemporality
 from compaction_platform.compact.component import CompactedDirectory
 from compaction_platform.compact.dagster import sensors
 from compaction_platform.compact.rewrite import reencode
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
+from compaction_platform.lake.parquet.stitch.errors import StitchFailed
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
 from compaction_platform_tests.metrics_receiver import Receiver
@@ -217,6 +219,39 @@ def test_an_output_that_differs_blocks_and_changes_nothing(
     assert not result.success
     assert checks(result) == {**ALL_WELL, "rows_unchanged": False, "few_small_files": False}
     assert len(here.yard.files()) == 3
+
+
+def test_a_failed_proof_is_known_by_its_type_and_not_by_its_name(
+    deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class ColumnsDiffer(VerificationFailed):
+        pass
+
+    def fail(*_: object) -> None:
+        raise ColumnsDiffer("other columns")
+
+    here = deploy()
+    put(here.yard, 5)
+    monkeypatch.setattr(reencode, "require", fail)
+    result = here.run(f"{DAY}-05:00")
+    assert not result.success
+    assert checks(result) == {**ALL_WELL, "rows_unchanged": False, "few_small_files": False}
+
+
+def test_a_defect_of_stitching_is_a_warning_and_the_files_are_encoded_anew(
+    deploy: Callable[..., Deployment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StitchFailed("what was written was not what was read")
+
+    here = deploy()
+    put(here.yard, 5)
+    monkeypatch.setattr(reencode.stitch, "write", fail)
+    result = here.run(f"{DAY}-05:00")
+    assert result.success and len(here.yard.files()) == 1
+    evaluation = {each.check_name: each for each in result.get_asset_check_evaluations()}["rows_unchanged"]
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert evaluation.metadata["stitch_failures"].value == 1
 
 
 def test_checks_alone_read_the_latest_outputs_again(deploy: Callable[..., Deployment]) -> None:

@@ -12,10 +12,11 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.maintain.job import MaintenanceRequest, OrphanRules
 from compaction_platform.maintain.operations.commit_groups import GroupCommits
-from compaction_platform.maintain.operations.rewrite_data_files import OutputDiffers, RewriteGroup
+from compaction_platform.maintain.operations.rewrite_data_files import RewriteGroup
 from compaction_platform.maintain.operations.rollback import CannotRollBack
 from compaction_platform.maintain.operations.verify_rows import missing_files, rows_differ
 from compaction_platform.settings import Settings
@@ -419,7 +420,7 @@ def test_what_reads_back_differently_is_discarded(scene: Scene, monkeypatch: pyt
     monkeypatch.setattr(RewriteGroup, "_stored", altered)
     report = scene.maintain()
     assert len(report.committed) == 1
-    assert OutputDiffers.__name__ in str(report.failed)
+    assert VerificationFailed.__name__ in str(report.failed)
     scene.assert_nothing_lost()
     assert scene.files() == 5
 

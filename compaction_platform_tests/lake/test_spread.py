@@ -118,6 +118,7 @@ def test_an_item_that_raises_is_an_error_result_and_stops_no_other(spark: Any) -
     assert all(outcome.value == outcome.item * 2 for outcome in outcomes if not outcome.failed)
     (failed,) = (outcome for outcome in outcomes if outcome.failed)
     assert (failed.item, failed.error) == (13, "ValueError: thirteen")
+    assert failed.has_raised(ValueError) and failed.has_raised(Exception) and not failed.has_raised(KeyError)
     assert "double_unless_unlucky" in str(failed.trace)
 
 

@@ -115,7 +115,7 @@ def test_the_proof_finds_what_row_logic_does_wrong(
     report = scene.maintain(MaintenanceRequest(force=True))
     assert report.committed == ()
     (problem,) = report.failed.values()
-    assert "OutputDiffers" in problem and "a second reader finds" in problem
+    assert "VerificationFailed" in problem and "a second reader finds" in problem
     assert by_spark(scene) == before
 
 

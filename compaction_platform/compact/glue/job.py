@@ -26,10 +26,11 @@ from compaction_platform.compact.glue.plan.partition_plan import (
 )
 from compaction_platform.compact.glue.plan.places import PartitionLocations
 from compaction_platform.compact.glue.report import GlueReport, PartitionResult
-from compaction_platform.compact.glue.rewrite.partition_files import PartitionTask, RewritePartition
+from compaction_platform.compact.glue.rewrite.partition_files import InputsChanged, PartitionTask, RewritePartition
 from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions, in_one_line
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.parquet.writer import WriterOptions
-from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap
+from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap, TaskResult
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB, FileSizes
 from compaction_platform.settings import Settings
@@ -46,7 +47,7 @@ class _Partly:
     began: float
     waiting: int
     outputs: list[OutputFile] = field(default_factory=list)
-    error: str | None = None
+    failure: TaskResult[PartitionTask, tuple[OutputFile, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ class GlueRun:
             one = partly[outcome.item.partition]
             one.waiting -= 1
             one.outputs += outcome.value or ()
-            one.error = one.error or outcome.error
+            one.failure = one.failure or (outcome if outcome.failed else None)
             finished += outcome.item.size
             self.progress(total, finished)
             if one.waiting == 0:
@@ -177,9 +178,10 @@ class GlueRun:
 
     def _committed(self, one: _Partly, now: datetime) -> PartitionResult:
         surveyed = one.surveyed
-        if one.error is not None:
-            outcome = "conflict" if one.error.startswith("InputsChanged") else "failed"
-            return self._result(surveyed, outcome, one.error, one.began)
+        if one.failure is not None:
+            outcome = "conflict" if one.failure.has_raised(InputsChanged) else "failed"
+            result = self._result(surveyed, outcome, one.failure.error or "", one.began)
+            return replace(result, is_unproved=one.failure.has_raised(VerificationFailed))
         try:
             if len(one.outputs) >= len(surveyed.found.current.data):
                 self._remember_nothing_gained(one)
@@ -189,7 +191,8 @@ class GlueRun:
             self._discard(one)
             return self._result(surveyed, "conflict", str(conflict), one.began)
         except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
-            return self._result(surveyed, "failed", _named(error), one.began)
+            result = self._result(surveyed, "failed", _named(error), one.began)
+            return replace(result, is_unproved=isinstance(error, VerificationFailed))
         return replace(
             self._result(surveyed, "compacted", "", one.began),
             after=FileSizes.of(each.size for each in manifest.outputs),

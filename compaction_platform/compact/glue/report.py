@@ -16,6 +16,7 @@ class PartitionResult:
     name: str
     outcome: Outcome
     why: str = ""
+    is_unproved: bool = False  # something was made and did not pass the proof
     before: FileSizes = field(default_factory=FileSizes)
     after: FileSizes = field(default_factory=FileSizes)
     location_before: str = ""

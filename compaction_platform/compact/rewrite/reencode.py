@@ -4,7 +4,7 @@ An engine writes into a file that nobody sees yet and compares what is in it wit
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import Any
 
 import pyarrow
@@ -16,7 +16,7 @@ from compaction_platform.compact.rewrite.read_inputs import SourceFile
 from compaction_platform.compact.rewrite.result import Verify, WrittenOutput, digest_of, read_back, require
 from compaction_platform.compact.rewrite.unify_schema import Unified, carried_over, fitted
 from compaction_platform.lake.parquet.external_sort import is_sorted, sorted_row_groups
-from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.parquet.stitch.errors import StitchFailed, StitchUnsupported
 from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions, row_groups
 from compaction_platform.lake.storage.staged_upload import StagedUpload
 from compaction_platform.lake.verification.fingerprint import OrderedFingerprint, UnorderedFingerprint
@@ -36,7 +36,8 @@ def write(
     except StitchUnsupported as cannot:
         sink.seek(0)
         sink.truncate()
-        return _reencode(inputs, unified.schema, encoding, metadata, sink, f"not stitched: {cannot}")
+        made = _reencode(inputs, unified.schema, encoding, metadata, sink, f"not stitched: {cannot}")
+        return replace(made, stitch_failure=str(cannot) if isinstance(cannot, StitchFailed) else None)
 
 
 def _reencode(

@@ -10,7 +10,7 @@ import xxhash
 
 from compaction_platform.compact.rewrite.read_inputs import SourceFile
 from compaction_platform.compact.rewrite.unify_schema import fitted
-from compaction_platform.errors import CompactionError
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice
 from compaction_platform.lake.verification.fingerprint import Fingerprint, OrderedFingerprint
 
@@ -19,16 +19,13 @@ Verify = Literal["full", "pages"]  # how copied pages are proved: decoded, or by
 NOTHING_CHANGED = "Nothing was published and nothing was removed."
 
 
-class OutputDiffers(CompactionError):
-    """What was written is not what was read. It was not published, and nothing was removed."""
-
-
 @dataclass(frozen=True)
 class WrittenOutput:
     rows: int
     engine: Engine
     reason: str
     columns: tuple[ColumnChoice, ...] = ()  # how each was made, where that differs
+    stitch_failure: str | None = None  # stitching was tried, and has a defect
     proof_seconds: float = 0.0  # what it took to read and compare, besides writing
 
 
@@ -56,4 +53,4 @@ def read_back(output: SourceFile, schema: pyarrow.Schema | None = None) -> Finge
 
 def require(holds: bool, what: str) -> None:
     if not holds:
-        raise OutputDiffers(f"the {what} that were written are not those that were read. {NOTHING_CHANGED}")
+        raise VerificationFailed(f"the {what} that were written are not those that were read. {NOTHING_CHANGED}")

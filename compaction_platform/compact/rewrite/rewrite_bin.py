@@ -17,8 +17,8 @@ from compaction_platform.compact.plan.bin_packing import NOT_ALIKE, FileGroup
 from compaction_platform.compact.plan.lineage import in_directory, read_recorded_inputs
 from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions, compatible_inputs, groups_of
 from compaction_platform.compact.rewrite.read_inputs import SourceFile, fetch
-from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, Engine, OutputDiffers
-from compaction_platform.errors import CompactionError
+from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, Engine
+from compaction_platform.errors import CompactionError, VerificationFailed
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectStore
 from compaction_platform.lake.storage.staged_upload import StagedUpload
@@ -42,6 +42,7 @@ class CompactedGroup:
     engine: Engine = "none"
     reason: str = ""  # for the engine, or why nothing was made
     columns: tuple[ColumnChoice, ...] = ()  # how each was made, where that differs
+    stitch_failure: str | None = None  # stitching was tried, and has a defect
     set_aside: Mapping[str, str] = field(default_factory=dict)  # keys of files that stay, with the reason
     changed: Mapping[str, str] = field(default_factory=dict)
     not_removed: Mapping[str, str] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class CompactGroup:
             engine=found.written.engine,
             reason=found.written.reason,
             columns=found.written.columns,
+            stitch_failure=found.written.stitch_failure,
             not_removed=finished.not_removed,
             seconds=time.monotonic() - began,
             proof_seconds=found.written.proof_seconds,
@@ -121,7 +123,7 @@ class CompactGroup:
         except ObjectExists:
             there = pyarrow.py_buffer(self.target.read(made_of.output))
             if not same_rows(there, output.mapped()):
-                raise OutputDiffers(
+                raise VerificationFailed(
                     f"{self.target.uri}/{made_of.output} exists and has other rows. {NOTHING_CHANGED}"
                 ) from None
             return False

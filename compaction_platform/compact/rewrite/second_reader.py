@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, SourceFile, refuse_exhaustion
-from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, OutputDiffers
+from compaction_platform.compact.rewrite.result import NOTHING_CHANGED
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.parquet.second_reader import (
     Extent,
     NotJudged,
@@ -45,7 +46,7 @@ def refused_inputs(inputs: Sequence[SourceFile], extent: Extent, called: str, pl
 
 
 def require_output(path: Path, output: SourceFile, extent: Extent, called: str) -> None:
-    """Raise OutputDiffers if the second reader refuses the output, or reads other values in it than Arrow."""
+    """Raise VerificationFailed if the second reader refuses the output, or reads other values in it than Arrow."""
     rows = RowRange.chosen(output.metadata, extent, seed_of(called))
     if not rows.count:
         return
@@ -55,4 +56,4 @@ def require_output(path: Path, output: SourceFile, extent: Extent, called: str) 
         except NotJudged:
             return
         except (SecondReaderRefused, ReadersDisagree) as reason:
-            raise OutputDiffers(f"{called}: {reason}. {NOTHING_CHANGED}") from reason
+            raise VerificationFailed(f"{called}: {reason}. {NOTHING_CHANGED}") from reason

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from compaction_platform.compact.rewrite.read_inputs import SourceFile
 from compaction_platform.compact.rewrite.result import Verify, WrittenOutput, bytes_digest, digest_of
 from compaction_platform.lake.parquet.stitch.description import arrow_schema
-from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.errors import StitchFailed, unsupported_if_unreadable
 from compaction_platform.lake.parquet.stitch.stitch_plan import plan_stitch, write_stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.parquet.writer import WriterOptions
@@ -23,7 +23,7 @@ def write(
     sink: StagedUpload,
     verify: Verify,
 ) -> WrittenOutput:
-    """Raises CannotStitch if these files need another engine."""
+    """Raises StitchUnsupported if these files need another engine."""
     footers = [each.footer for each in inputs]
     plan = plan_stitch([each.data for each in inputs], footers, encoding.row_group_bytes)
     metadata = {**arrow_schema([footer.metadata for footer in footers]), **metadata}
@@ -34,8 +34,8 @@ def write(
     rows = digest_of(found.rows) if verify == "full" else _by_bytes(output)
     made.describe({**metadata, FOOTER_ROWS: rows}, found.bounds)
     if SourceFile(inputs[0].file, sink.mapped()).metadata.num_rows != plan.rows:
-        raise StitchUnsupported("the footer has another number of rows than the inputs")
-    return WrittenOutput(plan.rows, "stitch", made.told(), made.columns, proof.seconds)
+        raise StitchFailed("the footer has another number of rows than the inputs")
+    return WrittenOutput(plan.rows, "stitch", made.told(), made.columns, proof_seconds=proof.seconds)
 
 
 def _by_bytes(output: SourceFile) -> bytes:

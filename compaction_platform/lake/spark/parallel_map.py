@@ -54,11 +54,15 @@ class TaskResult(Generic[Item, Value]):
     value: Value | None = None
     error: str | None = None
     trace: str | None = None
+    raised: tuple[str, ...] = ()  # the error's class and those it derives from; the class itself may not be known here
     worker_died: bool = False  # nothing was raised: the process that worked on the item is gone
 
     @property
     def failed(self) -> bool:
         return self.error is not None
+
+    def has_raised(self, kind: type[Exception]) -> bool:
+        return _full_name(kind) in self.raised
 
 
 @dataclass(frozen=True)
@@ -117,11 +121,19 @@ def share_out(weights: Sequence[int], slots: int) -> list[list[int]]:
     return tasks
 
 
-def _attempt(function: Callable[[Item], Value], item: Item) -> tuple[Value | None, str | None, str | None]:
+Attempt = tuple[Value | None, str | None, str | None, tuple[str, ...]]
+
+
+def _attempt(function: Callable[[Item], Value], item: Item) -> Attempt[Value]:
     try:
-        return function(item), None, None
+        return function(item), None, None, ()
     except Exception as error:  # noqa: BLE001 (whatever the item raised is its outcome)
-        return None, f"{type(error).__name__}: {error}", traceback.format_exc()
+        raised = tuple(map(_full_name, type(error).__mro__))
+        return None, f"{type(error).__name__}: {error}", traceback.format_exc(), raised
+
+
+def _full_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _run_here(
@@ -208,9 +220,9 @@ def _job(
     rows = session.range(0, len(tasks), 1, len(tasks)).mapInArrow(do_tasks, "number long, answer binary")
     outcomes = []
     for row in rows.collect():
-        value, error, trace = pickle.loads(row.answer)  # noqa: S301 (pickled by our own tasks)
+        value, error, trace, raised = pickle.loads(row.answer)  # noqa: S301 (pickled by our own tasks)
         value = None if value is None else pickle.loads(value)  # noqa: S301
-        outcomes.append(TaskResult[Item, Value](items[row.number], value, error, trace))
+        outcomes.append(TaskResult[Item, Value](items[row.number], value, error, trace, raised))
     return outcomes
 
 
@@ -218,10 +230,10 @@ def _answers(numbers: list[int], packed: bytes) -> Iterator[tuple[int, bytes]]:
     """In the task: each item's number and packed outcome."""
     from pyspark import cloudpickle
 
-    unpacked, error, trace = _attempt(pickle.loads, packed)
+    unpacked, error, trace, raised = _attempt(pickle.loads, packed)
     for place, number in enumerate(numbers):
         if unpacked is None:  # the function cannot be imported here: that is every item's outcome
-            yield number, pickle.dumps((None, error, trace))
+            yield number, pickle.dumps((None, error, trace, raised))
         else:
             function, items = unpacked
 

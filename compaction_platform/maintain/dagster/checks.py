@@ -60,13 +60,23 @@ def results_after_a_run(
     run: MaintainRun, report: MaintenanceReport, wanted: Collection[str]
 ) -> Iterator[dg.AssetCheckResult]:
     if UNCHANGED in wanted:
-        different = {path: error for path, error in report.failed.items() if error.startswith("OutputDiffers")}
+        different = {path: report.failed[path] for path in sorted(report.unproved)}
         rows = sum(each.result.rows for each in report.committed)
         read_again = report.committed and sum(each.group.bytes for each in report.committed) <= READ_AGAIN_BYTES
         if read_again:
             different |= rows_differ(run.table(), run.settings)[1]
-        figures = {"rows": rows, "read_again": bool(read_again)}
-        yield _result(UNCHANGED, different, "groups or snapshots are not what they were made of", figures)
+        figures = {
+            "rows": rows,
+            "read_again": bool(read_again),
+            "stitch_failures": len(report.stitch_failures),
+        }
+        if different or not report.stitch_failures:
+            yield _result(UNCHANGED, different, "groups or snapshots are not what they were made of", figures)
+        else:
+            what = (
+                "groups could not be stitched because of a defect: please report it. They were encoded anew and proved"
+            )
+            yield _result(UNCHANGED, dict(report.stitch_failures), what, dict(figures), warn=True)
     yield from _look(run, report.after, wanted)
 
 

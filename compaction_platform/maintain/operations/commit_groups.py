@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestEntry
 
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
 from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.iceberg.replace_files import AddedFile, CommitUnknown, FileChange, commit_change
@@ -52,6 +53,8 @@ class CommittedGroups:
     committed: tuple[Committed, ...] = ()
     conflicts: Mapping[str, str] = field(default_factory=dict)  # partition → what a writer did
     failed: Mapping[str, str] = field(default_factory=dict)  # first file of the group → error
+    unproved: frozenset[str] = frozenset()  # those of them that were made and did not pass the proof
+    stitch_failures: Mapping[str, str] = field(default_factory=dict)  # first file of the group → the defect
     damaged: Mapping[str, str] = field(default_factory=dict)  # files that cannot be read
     unknown: str | None = None
     busy: str | None = None
@@ -105,6 +108,9 @@ class GroupCommits:
         self, outcomes: Sequence[TaskResult[RewriteTask, RewrittenGroup]], rewrite: RewriteGroup, done: CommittedGroups
     ) -> CommittedGroups:
         failed = {each.item.group.files[0].path: str(each.error) for each in outcomes if each.failed}
+        unproved = {
+            each.item.group.files[0].path for each in outcomes if each.failed and each.has_raised(VerificationFailed)
+        }
         for path, error in failed.items():
             self.say(f"{path} and what was to be joined to it are left as they are: {error}")
         ready = {each.item: each.value for each in outcomes if each.value is not None and not each.value.damaged}
@@ -114,7 +120,18 @@ class GroupCommits:
         for result in ready.values():
             self.referred_to |= result.referred_to
         self._tell_columns(ready)
-        done = replace(done, failed={**done.failed, **failed}, damaged={**done.damaged, **damaged})
+        defects = {
+            work.group.files[0].path: result.stitch_failure for work, result in ready.items() if result.stitch_failure
+        }
+        for path, defect in defects.items():
+            self.say(f"warning: {path} and others could not be stitched because of a defect: {defect}")
+        done = replace(
+            done,
+            failed={**done.failed, **failed},
+            unproved=done.unproved | unproved,
+            damaged={**done.damaged, **damaged},
+            stitch_failures={**done.stitch_failures, **defects},
+        )
         for _ in range(COMMIT_ATTEMPTS):
             self.look.table.refresh()
             now = TableState.at(self.look.table, self.look.manifests)

@@ -19,12 +19,12 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
-from compaction_platform.errors import CompactionError
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileReader, key_of
 from compaction_platform.lake.iceberg.data_file_writer import data_file
 from compaction_platform.lake.parquet.external_sort import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.parquet.second_reader import Extent, NotJudged
-from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.errors import StitchFailed, StitchUnsupported, unsupported_if_unreadable
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice, Stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions, row_groups
@@ -52,10 +52,6 @@ FETCHED_AHEAD = 8
 FETCHED_AHEAD_BYTES = 64 << 20
 
 
-class OutputDiffers(CompactionError):
-    """What was written is not what was read. It was discarded; the table is as it was."""
-
-
 @dataclass(frozen=True)
 class RewriteTask:
     """A group of the plan with all that a task must know of its files."""
@@ -80,6 +76,7 @@ class RewrittenGroup:
     columns: tuple[ColumnChoice, ...] = ()  # how each was made, where that differs
     seconds: float = 0.0
     proof_seconds: float = 0.0  # of those
+    stitch_failure: str | None = None  # stitching was tried, and has a defect
     damaged: Mapping[str, str] = field(default_factory=dict)  # an input that cannot be read: nothing was made
 
 
@@ -118,13 +115,14 @@ class RewriteGroup:
 
     def _rewritten(self, work: RewriteTask) -> RewrittenGroup:
         began = time.monotonic()
-        reason = self._why_not_stitched(work)
+        reason, defect = self._why_not_stitched(work), None
         if reason is None:
             try:
                 return replace(self._stitched(work), seconds=time.monotonic() - began)
             except StitchUnsupported as cannot:
-                reason = str(cannot)
-        return replace(self._encoded_anew(work), reason=reason, seconds=time.monotonic() - began)
+                reason, defect = str(cannot), str(cannot) if isinstance(cannot, StitchFailed) else None
+        made = self._encoded_anew(work)
+        return replace(made, reason=reason, stitch_failure=defect, seconds=time.monotonic() - began)
 
     def _why_not_stitched(self, work: RewriteTask) -> str | None:
         if self._sort_columns:
@@ -151,7 +149,7 @@ class RewriteGroup:
                     with proof:
                         is_stored = self._is_stored(output.file_path, path)
                     if not is_stored:
-                        raise OutputDiffers(f"{output.file_path} is not what was stored. The table is as it was.")
+                        raise VerificationFailed(f"{output.file_path} is not what was stored. The table is as it was.")
                     path.unlink()
         except BaseException:
             self.discard(outputs)
@@ -230,7 +228,7 @@ class RewriteGroup:
             if expected.rows != rows.left:
                 problems.append(f"{rows.left} rows were read, {expected.rows} were to be written")
             if problems:
-                raise OutputDiffers(
+                raise VerificationFailed(
                     f"{work.group.partition or 'the table'}: what was written is not what was read "
                     f"({'; '.join(problems)}). It was discarded; the table is as it was."
                 )
@@ -329,7 +327,7 @@ class RewriteGroup:
 
     def _require_readable(self, spooled: Path) -> None:
         if problem := look_at_output(spooled, self.second_reader):
-            raise OutputDiffers(f"{spooled.name}: {problem}. It was not published; the table is as it was.")
+            raise VerificationFailed(f"{spooled.name}: {problem}. It was not published; the table is as it was.")
 
     def _second_look(self, work: RewriteTask, rows: "_Rows", expected: Fingerprint) -> list[str]:
         """What is different in the inputs' rows as the second reader reads them."""

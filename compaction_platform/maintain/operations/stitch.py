@@ -1,5 +1,5 @@
 """Data files whose pages can be joined as they are become few: nothing is deleted from them, and they have the columns
-that the table has now. Whatever does not fit is told by CannotStitch, and is rewritten in the usual way."""
+that the table has now. Whatever does not fit is told by StitchUnsupported, and is rewritten in the usual way."""
 
 from collections.abc import Iterator, Sequence
 
@@ -40,7 +40,7 @@ def stitched(
     encoding: WriterOptions,
     sink: StagedUpload,
 ) -> Stitched:
-    """One file of these, not proved yet. Raises CannotStitch."""
+    """One file of these, not proved yet. Raises StitchUnsupported."""
     footers = footers_of(contents)
     for file, footer, content in zip(files, footers, contents, strict=True):
         by_arrow = pyarrow.parquet.read_metadata(pyarrow.BufferReader(content)).num_rows

@@ -18,6 +18,7 @@ from compaction_platform.compact.glue.report import PartitionResult
 from compaction_platform.compact.job import CompactRun, DirectoryConfig
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup
+from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.settings import Settings
 
@@ -54,7 +55,9 @@ class InPlace:
             try:
                 yield self._compacted(surveyed, replace(result, location=surveyed.found.current.uri))
             except Exception as error:  # noqa: BLE001 (of this partition; the others go on)
-                yield replace(result, outcome="failed", why=in_one_line(error))
+                yield replace(
+                    result, outcome="failed", why=in_one_line(error), is_unproved=isinstance(error, VerificationFailed)
+                )
 
     def _compacted(self, surveyed: PartitionSurvey, result: PartitionResult) -> PartitionResult:
         if surveyed.plan.problem:
@@ -64,6 +67,7 @@ class InPlace:
             result,
             outcome="failed" if report.failed else "compacted" if report.made else "left alone",
             why="; ".join(report.failed.values()) or result.why,
+            is_unproved=bool(report.unproved),
             before=report.before,
             after=report.after,
             location_before=result.location,

@@ -25,8 +25,7 @@ from compaction_platform.compact.glue.plan.partition_plan import (
 )
 from compaction_platform.compact.glue.plan.places import PartitionLocations, by_directory
 from compaction_platform.compact.glue.plan.unreferenced_versions import was_published
-from compaction_platform.compact.rewrite.result import OutputDiffers
-from compaction_platform.errors import CompactionError
+from compaction_platform.errors import CompactionError, VerificationFailed
 from compaction_platform.lake.storage.object_store import ObjectExists
 
 # Refreshed if they are there; the first three in any case. (A crawler writes the others.)
@@ -241,7 +240,7 @@ def _require_all_inputs(surveyed: PartitionSurvey, outputs: Iterable[OutputFile]
     """Every file of the partition is in exactly one of the new ones."""
     taken = sorted(name for each in outputs for name in each.inputs)
     if taken != sorted(file.key for file in surveyed.found.current.data):
-        raise OutputDiffers(f"{surveyed.name}: not every file is in exactly one new one. Nothing was changed.")
+        raise VerificationFailed(f"{surveyed.name}: not every file is in exactly one new one. Nothing was changed.")
 
 
 def _like(before: str, place: str) -> str:

@@ -26,9 +26,9 @@ from compaction_platform.compact.rewrite.compatible_inputs import (
     kind_of,
 )
 from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, SourceFile, fetch
-from compaction_platform.compact.rewrite.result import NOTHING_CHANGED, OutputDiffers
+from compaction_platform.compact.rewrite.result import NOTHING_CHANGED
 from compaction_platform.compact.rewrite.rewrite_bin import same_rows
-from compaction_platform.errors import CompactionError
+from compaction_platform.errors import CompactionError, VerificationFailed
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectExists, ObjectMissing, ObjectStore
 
 
@@ -120,7 +120,7 @@ class RewritePartition:
         except ObjectExists:
             there = pyarrow.py_buffer(target.read(name))
             if not same_rows(there, found.file.mapped()):
-                raise OutputDiffers(f"{work.target}/{name} exists and has other rows. {NOTHING_CHANGED}") from None
+                raise VerificationFailed(f"{work.target}/{name} exists and has other rows. {NOTHING_CHANGED}") from None
         stored = target.stat(name)
         if stored is None:
             raise ObjectMissing(f"{work.target}/{name} is gone as soon as it was made. {NOTHING_CHANGED}")
@@ -165,7 +165,7 @@ class RewritePartition:
         if stored is None or found.digest() != expected.digest():
             if is_new:
                 target.delete_versions([(name, stored.etag)] if stored is not None else [])
-            raise OutputDiffers(f"{to}/{name} is not what was copied there. {NOTHING_CHANGED}")
+            raise VerificationFailed(f"{to}/{name} is not what was copied there. {NOTHING_CHANGED}")
         return OutputFile(
             name=name,
             etag=stored.etag,

@@ -16,7 +16,7 @@ from compaction_platform.lake.parquet.footer import Chunk, Footer
 from compaction_platform.lake.parquet.page_header import DATA_V2, PLAIN, Page, pages_of
 from compaction_platform.lake.parquet.stitch.arrow_values import levels
 from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks, SourceChunk
-from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
+from compaction_platform.lake.parquet.stitch.errors import StitchFailed
 from compaction_platform.lake.parquet.stitch.identity import decoded_is_identity
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice, StitchPlan
 
@@ -36,7 +36,7 @@ def copied(plan: StitchPlan, choices: Sequence[ColumnChoice], output: Any, foote
     each page its header and its bytes; or if its values are a dictionary's own bytes, and the pages that used it had
     its entries one after the other. `check`: checksums of the output, if it is not decoded afterwards."""
     if len(footer.row_groups) != len(plan.groups):
-        raise StitchUnsupported("there are other row groups than were to be made")
+        raise StitchFailed("there are other row groups than were to be made")
     pages = partial(pages_of, memoryview(output).cast("B"), check=check)
     chosen = iter(choices)  # for each column of each row group, in their order
     kept: dict[Place, bool] = {}

@@ -114,7 +114,7 @@ def column_strategies(columns: Sequence[ColumnChoice]) -> ColumnStrategies:
 
 
 def footers_of(files: Sequence[Any]) -> list[Footer]:
-    """The footers of these files. Raises CannotStitch if one of them has none that can be read."""
+    """The footers of these files. Raises StitchUnsupported if one of them has none that can be read."""
     reader = FooterReader()
     with unsupported_if_unreadable():
         return [reader.read(data) for data in files]
@@ -128,8 +128,8 @@ def plan_stitch(
     fewest_rows: int = FEWEST_ROWS,
     codec: str | None = None,
 ) -> StitchPlan:
-    """How these files can be joined. Raises CannotStitch with the reason if they cannot. `codec`: the only one by which
-    the output may be compressed; otherwise it is as the inputs are."""
+    """Plan how these files can be joined. `codec`: the only one by which the output may be compressed; otherwise it is
+    as the inputs are. Raises StitchUnsupported with the reason if they cannot."""
     schema = _one_schema(footers)
     leaves = columns_of(schema)
     sources = _sources(files, footers)
@@ -370,7 +370,7 @@ class Stitched:
 
     @unsupported_if_unreadable()
     def write(self) -> None:
-        """Raises CannotStitch if it turns out that it cannot be done."""
+        """Raises StitchUnsupported if it turns out that it cannot be done."""
         self._write(MAGIC)
         for new, group in enumerate(self.plan.groups):
             self._row_group(new, group)
@@ -383,7 +383,7 @@ def _usual(choices: Sequence[ColumnChoice]) -> ColumnChoice:
 
 
 def write_stitched(plan: StitchPlan, metadata: Mapping[bytes, bytes], sink: Sink) -> Stitched:
-    """One file by this plan. Raises CannotStitch if it turns out that it cannot be done."""
+    """One file by this plan. Raises StitchUnsupported if it turns out that it cannot be done."""
     made = Stitched(plan, sink)
     made.write()
     made.describe(metadata)  # without bounds: they are known when it is proved

@@ -23,7 +23,7 @@ from compaction_platform.lake.parquet.page_header import DICTIONARY, pages_of
 from compaction_platform.lake.parquet.stitch.bounds import count_nulls, leaf_values, page_bounds
 from compaction_platform.lake.parquet.stitch.column_chunks import SourceChunk
 from compaction_platform.lake.parquet.stitch.copies import copied
-from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
+from compaction_platform.lake.parquet.stitch.errors import StitchFailed, StitchUnsupported, unsupported_if_unreadable
 from compaction_platform.lake.parquet.stitch.source import decoded, open_sources
 from compaction_platform.lake.parquet.stitch.statistics import Bounds
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice, StitchPlan
@@ -93,7 +93,7 @@ def verify_stitched(
     by_checksums: bool = False,
     also: OrderedFingerprintByColumn | None = None,
 ) -> VerifiedStitch:
-    """What the output holds, once it is certain that this is what the inputs hold. Raises CannotStitch if it is not.
+    """What the output holds, once it is certain that this is what the inputs hold. Raises StitchFailed if it is not.
     `by_checksums`: copied columns are not decoded if every page has a checksum; they are then part of neither the
     fingerprint nor the bounds. `also` is shown what is decoded."""
     made = StitchedOutput(output, FooterReader().read(output))
@@ -111,7 +111,7 @@ def verify_stitched(
         for name in shown:
             rows = made.column(number, name)
             if (problem := invalid_values(rows)) is not None:
-                raise StitchUnsupported(problem)
+                raise StitchFailed(problem)
             bounds |= _bounds(plan, made, number, rows)
             values = _by_value(rows, made.schema.field(name).type)
             whole.update(values)
@@ -123,7 +123,7 @@ def verify_stitched(
     counts = {_rows(made.plainly), *([found.rows] if shown else [])}
     if differing or counts != {plan.rows}:
         told = ", ".join(sorted(differing)) or "the number of rows"
-        raise StitchUnsupported(f"what was written was not what was read: {told}")
+        raise StitchFailed(f"what was written was not what was read: {told}")
     return VerifiedStitch(Fingerprint(plan.rows, found.columns), bounds)
 
 
