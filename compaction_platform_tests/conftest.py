@@ -16,6 +16,7 @@ from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.settings import PREFIX, Settings
 from compaction_platform_tests.metrics_receiver import Receiver, receiving
 from compaction_platform_tests.one_spark import LakeBesideSpark, SharedSpark, one_spark
+from compaction_platform_tests.zygote import Zygote, started
 
 hypothesis_settings.register_profile("project", deadline=None, database=None, derandomize=True)
 hypothesis_settings.load_profile("project")
@@ -60,6 +61,13 @@ def signals_are_heard() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Makes processes for tests to kill."""
+    with started() as zygote:
+        yield zygote
 
 
 @pytest.fixture(scope="session")

@@ -113,8 +113,8 @@ def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[s
                 raise
             return False  # a guest need not see what is above
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        answers = list(pool.map(is_there, asked))
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # a file system answers at once: threads would only cost
+        answers = list((map if store.is_local else pool.map)(is_there, asked))
     for (directory, kind), there in zip(asked, answers, strict=True):
         if there:
             return f"{top.rstrip('/')}/{directory}".rstrip("/"), kind
