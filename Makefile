@@ -6,7 +6,7 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 READY := .venv/ready
 BIN := .venv/bin
 
-.PHONY: help demo dev test torture unit lint style types format bench lock clean
+.PHONY: help demo dev test torture unit lint style types format bench lock new-verb clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -50,6 +50,9 @@ bench: $(READY) ## Measure speed and memory against peers on this machine
 lock: $(READY) ## Compile requirements/*.in to hash-pinned *.txt
 	@cd requirements && for name in uv runtime dev torture; do \
 		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $$name.in --output-file $$name.txt || exit 1; done
+
+new-verb: $(READY) ## Make a new verb that works: make new-verb NAME=dedupe
+	@PYTHONPATH=. $(BIN)/python examples/new_verb.py $(NAME)
 
 clean: ## Stop what this checkout started and delete its environment, state and data
 	@if [ -x $(BIN)/compaction ]; then $(BIN)/compaction down --all; fi
