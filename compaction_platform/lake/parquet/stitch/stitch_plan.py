@@ -25,7 +25,7 @@ from compaction_platform.lake.parquet.footer import (
     RowGroup,
     footer_bytes,
 )
-from compaction_platform.lake.parquet.page_header import DATA_V2, HeaderReader
+from compaction_platform.lake.parquet.page_header import DATA_V2
 from compaction_platform.lake.parquet.schema_elements import (
     INT96,
     Leaf,
@@ -167,16 +167,12 @@ class StitchPlan:
     schema: bytes
     leaves: tuple[Leaf, ...]
     _pieces: dict[tuple[int, int], list[SourceChunk]] = field(default_factory=dict, repr=False, compare=False)
-    _headers: dict[int, HeaderReader] = field(default_factory=dict, repr=False, compare=False)
 
     def pieces(self, group: int, place: int) -> list[SourceChunk]:
         """The chunks that become one, by the number of the new row group and the place of the column. They are looked
         at once: to be written, and to be held against what was written."""
         if (group, place) not in self._pieces:
-            headers = self._headers.setdefault(place, HeaderReader())
-            self._pieces[group, place] = [
-                _piece_of(source, number, place, headers) for source, number in self.groups[group]
-            ]
+            self._pieces[group, place] = [_piece_of(source, number, place) for source, number in self.groups[group]]
         return self._pieces[group, place]
 
     @cached_property
@@ -300,14 +296,11 @@ def _grouped(sources: Sequence[StitchSource], row_group_bytes: int) -> Iterator[
         yield tuple(waiting)
 
 
-def _piece_of(source: StitchSource, number: int, place: int, headers: HeaderReader) -> SourceChunk:
+def _piece_of(source: StitchSource, number: int, place: int) -> SourceChunk:
     """One column of one row group of a file, with its pages."""
     group = source.footer.row_groups[number]
-    found = read_source_chunk(source.data, group.chunks[place], source.leaves[place], group.rows, headers)
+    found = read_source_chunk(source.data, group.chunks[place], source.leaves[place], group.rows)
     in_doubt = source.footer.created_by.startswith(DENIES_COMPRESSION) and found.chunk.codec != UNCOMPRESSED
     if in_doubt and any(page.kind == DATA_V2 and not page.is_compressed for page in found.pages):
         raise StitchUnsupported("an old writer says of compressed pages that they are not (ARROW-10353)")
     return found
-
-
-# ---------------------------------------------------------------- writing
