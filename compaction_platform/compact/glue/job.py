@@ -16,7 +16,7 @@ from compaction_platform.compact.glue.commit.in_place import InPlace
 from compaction_platform.compact.glue.commit.swap_location import LocationSwap, SwapConflict
 from compaction_platform.compact.glue.config import GlueTableConfig, PartitionSurvey
 from compaction_platform.compact.glue.plan.inventory import EVERYTHING, NOTHING_TO_GAIN, PartitionInventory, Selection
-from compaction_platform.compact.glue.plan.manifest import NOTHING_GAINED, SWAPPED, OutputFile
+from compaction_platform.compact.glue.plan.manifest import OutputFile
 from compaction_platform.compact.glue.plan.partition_plan import (
     LARGE_OR_ALONE,
     PartitionRules,
@@ -33,6 +33,7 @@ from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap, TaskResult
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB, FileSizes
+from compaction_platform.persisted_names import GLUE_NOTHING_GAINED, GLUE_SWAPPED
 from compaction_platform.settings import Settings
 
 BEGUN_AT_ONCE = 16
@@ -203,9 +204,9 @@ class GlueRun:
 
     def _remember_nothing_gained(self, one: _Partly) -> None:
         beside = self.surveyor.places.at(f"{self.surveyor.root}/{one.surveyed.name}")
-        stale = [(each.key, each.etag) for each in beside.list_directory() if each.key.startswith(NOTHING_GAINED)]
+        stale = [(each.key, each.etag) for each in beside.list_directory() if each.key.startswith(GLUE_NOTHING_GAINED)]
         beside.delete_versions(stale)
-        beside.write(f"{NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
+        beside.write(f"{GLUE_NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
         self._discard(one)
 
     def _discard(self, one: _Partly) -> None:
@@ -288,7 +289,7 @@ def _works(surveyed: PartitionSurvey, target: str, target_mb: int) -> list[Parti
     earlier = tuple(
         place.uri
         for place in surveyed.versions
-        if place.uri.rpartition("/")[2].startswith(surveyed.plan.version) and not place.find(SWAPPED)
+        if place.uri.rpartition("/")[2].startswith(surveyed.plan.version) and not place.find(GLUE_SWAPPED)
     )
     joins = [
         PartitionTask(surveyed.name, source, target, each.inputs, target_mb, earlier=earlier)

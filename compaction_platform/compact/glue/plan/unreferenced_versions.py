@@ -7,13 +7,7 @@ from dataclasses import dataclass, replace
 
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog, GlueTable, PartitionMissing
 from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_values
-from compaction_platform.compact.glue.plan.manifest import (
-    MANIFEST,
-    SWAPPED,
-    VersionManifest,
-    VersionManifestUnreadable,
-    read_manifest,
-)
+from compaction_platform.compact.glue.plan.manifest import VersionManifest, VersionManifestUnreadable, read_manifest
 from compaction_platform.compact.glue.plan.partition_plan import (
     VERSION,
     PartitionLocation,
@@ -24,6 +18,7 @@ from compaction_platform.compact.glue.plan.places import PartitionLocations
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.lake.storage.object_store import ObjectMissing
+from compaction_platform.persisted_names import GLUE_MANIFEST, GLUE_SWAPPED
 
 LOOKS_AT_ONCE = 16
 
@@ -97,7 +92,7 @@ class Search:
             if not was_published(now):
                 continue
             try:
-                manifest = read_manifest(self.places.read(each.uri, MANIFEST))
+                manifest = read_manifest(self.places.read(each.uri, GLUE_MANIFEST))
             except ObjectMissing:
                 continue
             except VersionManifestUnreadable:
@@ -141,14 +136,14 @@ def lineage_of(places: PartitionLocations, location: str | None) -> frozenset[st
     if location is None:
         return frozenset()
     try:
-        manifest = read_manifest(places.read(location, MANIFEST))
+        manifest = read_manifest(places.read(location, GLUE_MANIFEST))
     except (ObjectMissing, VersionManifestUnreadable):
         return frozenset({location})
     return frozenset({location, *manifest.old_places})
 
 
 def was_published(place: PartitionLocation) -> bool:
-    return bool(place.find(SWAPPED) and place.find(MANIFEST) and place.data)
+    return bool(place.find(GLUE_SWAPPED) and place.find(GLUE_MANIFEST) and place.data)
 
 
 def versions_below(root: str, files: Iterable[FileVersion]) -> dict[str, list[PartitionLocation]]:
