@@ -1,0 +1,50 @@
+"""What the documentation names is there: links, files of the code, and words of the glossary where it says they are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "compaction_platform"
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+MODULE = re.compile(r"`((?:[\w.-]+/)+[\w-]+\.py)\b")
+GLOSSARY_ROW = re.compile(r"^\| (?P<term>[^|]+) \| [^|]+ \| (?P<where>[^|]+) \|$", re.MULTILINE)
+
+
+def pages() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("docker/*.md"), *ROOT.glob(".github/**/*.md")])
+
+
+def code_files() -> list[str]:
+    folders = ("compaction_platform", "compaction_platform_tests", "bench")
+    return [file.relative_to(ROOT).as_posix() for folder in folders for file in (ROOT / folder).rglob("*.py")]
+
+
+def test_links_between_pages_lead_to_files() -> None:
+    targets = [(page, target) for page in pages() for target in LINK.findall(CODE_BLOCK.sub("", page.read_text()))]
+    assert targets
+    assert [f"{page.name}: {target}" for page, target in targets if not (page.parent / target).exists()] == []
+
+
+def test_modules_that_pages_name_are_there() -> None:
+    files = code_files()
+    named = {(page.name, name) for page in pages() for name in MODULE.findall(page.read_text())}
+    assert named
+    assert [each for each in sorted(named) if not any(f"/{file}".endswith(f"/{each[1]}") for file in files)] == []
+
+
+def test_words_of_the_glossary_are_where_it_says() -> None:
+    missing = []
+    rows = list(GLOSSARY_ROW.finditer((ROOT / "docs/glossary.md").read_text()))
+    for row in rows:
+        names, places = (re.findall(r"`([^`]+)`", row[part]) for part in ("term", "where"))
+        missing += [place for place in places if not (PACKAGE / place).exists()]
+        for name in names:
+            defined = re.compile(rf"^(class )?{re.escape(name)}\b", re.MULTILINE)
+            if not any(defined.search((PACKAGE / place).read_text()) for place in places if (PACKAGE / place).is_file()):
+                missing.append(name)
+    assert len(rows) > 100
+    assert missing == []
