@@ -36,6 +36,10 @@ class FieldDescriptions(griffe.Extension):
         self.of_aliases: dict[str, str] = {}  # Duration = Annotated[str, Field(description=...)]
         self.undescribed: list[griffe.Attribute] = []
 
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        if obj.docstring:  # COMPACTION_<FIELD> is no element of HTML
+            obj.docstring.value = re.sub(r"<(?=\w)", "&lt;", obj.docstring.value)
+
     def on_attribute(self, *, attr: griffe.Attribute, **_: Any) -> None:
         annotation = _parsed(attr.annotation)
         description = _description(annotation) or _description(_parsed(attr.value))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from compaction_platform.verbs import VERBS
+
 pytestmark = pytest.mark.unit
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "compaction_platform"
@@ -48,3 +50,10 @@ def test_words_of_the_glossary_are_where_it_says() -> None:
                 missing.append(name)
     assert len(rows) > 100
     assert missing == []
+
+
+def test_every_component_is_in_the_reference() -> None:
+    text = (ROOT / "docs/reference/components.md").read_text()
+    places = [place.replace(":", ".") for verb in VERBS for place in verb.components]
+    assert places
+    assert [place for place in places if f"::: compaction_platform.{place}\n" not in text] == []
