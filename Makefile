@@ -62,4 +62,4 @@ new-verb: $(READY) ## Make a new verb that works: make new-verb NAME=dedupe
 
 clean: ## Stop what this checkout started and delete its environment, state and data
 	@if [ -x $(BIN)/compaction ]; then $(BIN)/compaction down --all; fi
-	@rm -rf .venv .compaction .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build *.egg-info
+	@rm -rf .venv .compaction .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache build *.egg-info
