@@ -196,7 +196,7 @@ def watched() -> Iterator[list[int]]:
 
 
 def like_a_worker() -> None:
-    """As `lake/python_daemon.py` prepares the workers of Spark."""
+    """As `lake/spark/python_daemon.py` prepares the workers of Spark."""
     gc.freeze()
     gc.set_threshold(GARBAGE_AT_LEAST)
     atexit.register(gc.unfreeze)

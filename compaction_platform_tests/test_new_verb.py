@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.integration
-PARTS = ("compaction_platform", "compaction_platform_tests", "examples", "pyproject.toml")
+PARTS = ("compaction_platform", "compaction_platform_tests", "docs", "examples", "pyproject.toml")
 
 
 def test_a_new_verb_works_and_keeps_the_rules(project: Path, tmp_path: Path) -> None:
@@ -33,5 +33,6 @@ def test_a_new_verb_works_and_keeps_the_rules(project: Path, tmp_path: Path) -> 
 
     python("examples/new_verb.py", "dedupe")
     python("-m", "ruff", "check", ".")
-    tests = [f"compaction_platform_tests/{name}" for name in ("dedupe", "golden", "test_verbs.py", "test_names.py")]
+    names = ("dedupe", "golden", "test_verbs.py", "test_names.py", "test_docs.py")
+    tests = [f"compaction_platform_tests/{name}" for name in names]
     python("-m", "pytest", "-q", "-m", "unit", f"--basetemp={tmp_path / 'pytest'}", *tests)

@@ -24,7 +24,7 @@ def camel(name: str) -> str:
 
 
 def register(name: str) -> None:
-    """One entry in verbs.py and one name in the import contract of layers."""
+    """One entry in verbs.py, one name in the import contract of layers, one component in the reference."""
     verbs = ROOT / "compaction_platform" / "verbs.py"
     entry = (
         f'{name.upper()} = Verb(\n    "{name}",\n    components=("{name}.component:{camel(name)}Directory",),\n'
@@ -35,6 +35,9 @@ def register(name: str) -> None:
     project = ROOT / "pyproject.toml"
     layer = "(compaction_platform.maintain)"
     project.write_text(project.read_text().replace(layer, f"{layer} | (compaction_platform.{name})", 1))
+    with (ROOT / "docs" / "reference" / "components.md").open("a") as reference:
+        component = f"compaction_platform.{name}.component.{camel(name)}Directory"
+        reference.write(f"\n## {name}\n::: {component}\n    options: {{heading_level: 3}}\n")
 
 
 def main(name: str) -> None:

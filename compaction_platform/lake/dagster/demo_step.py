@@ -1,6 +1,6 @@
 """The demo: steps that show the platform at work. Each verb contributes its own in `<verb>/demo.py`.
 
-This module holds what a step is, and the steps of the ground floor.
+This module holds what a step is, and the steps that come before those of the verbs.
 """
 
 import hashlib
