@@ -32,7 +32,7 @@ def wide_console(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def table(settings: Settings, lake_environment: dict[str, str]) -> Iterator[str]:
     columns = (TableColumn("event_id", "string"), TableColumn("event_time", "timestamptz"))
-    IcebergTable("silver", "events", columns).meet(settings)
+    IcebergTable("silver", "events", columns).ensure(settings)
     table = open_catalog(settings).load_table(TABLE)
     for number in range(FILES):
         rows = pyarrow.table({"event_id": [str(number)], "event_time": [datetime(2026, 1, 1, tzinfo=UTC)]})
