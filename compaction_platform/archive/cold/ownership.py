@@ -25,6 +25,7 @@ from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
 from compaction_platform.lake.storage.retry import attempts
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import LEDGER_LOG_DIRECTORY, RANGE_SUCCESS
 
 READS_AT_ONCE = 16
@@ -101,8 +102,7 @@ class Ownership:
         """Return all entries, in order."""
         names = (stored.key.rpartition("/")[2] for stored in self.store.list_directory(self._directory))
         numbers = sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
-        with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-            entries = list(pool.map(self.entry, numbers))
+        entries = map_concurrently(self.entry, numbers, READS_AT_ONCE)
         return [entry for entry in entries if entry is not None]
 
     def entry(self, number: int) -> LogEntry | None:

@@ -5,7 +5,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -33,6 +32,7 @@ from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap, TaskResult
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB, FileSizes
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import GLUE_NOTHING_GAINED, GLUE_SWAPPED
 from compaction_platform.settings import Settings
 
@@ -161,8 +161,7 @@ class GlueRun:
             some = _works(surveyed, target, self.rules.policy.target_mb)
             partly[surveyed.name] = _Partly(surveyed, target, time.monotonic(), len(some))
             works += some
-        with ThreadPoolExecutor(BEGUN_AT_ONCE) as pool:
-            list(pool.map(self.swap.begin, (one.target for one in partly.values())))
+        map_concurrently(self.swap.begin, (one.target for one in partly.values()), BEGUN_AT_ONCE)
         total = sum(work.size for work in works)
         finished = 0
         if works:

@@ -1,7 +1,6 @@
 """A table's partitions compacted where they are, as directories are: the catalog is not touched."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from compaction_platform.compact.glue.commit.catalog import GluePartition
@@ -20,6 +19,7 @@ from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup
 from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import GLUE_MANIFEST
 from compaction_platform.settings import Settings
 
@@ -33,8 +33,7 @@ class InPlace:
 
     def surveys(self, partitions: Sequence[GluePartition]) -> list[PartitionSurvey]:
         self.surveyor.overlaps  # noqa: B018 (asked for once, not by every thread)
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            return list(pool.map(self._survey, partitions))
+        return map_concurrently(self._survey, partitions, LISTINGS_AT_ONCE)
 
     def _survey(self, partition: GluePartition) -> PartitionSurvey:
         if why := self.surveyor.why_not(partition):

@@ -1,7 +1,6 @@
 """Which partitions there are, what lies at their locations, and what is to be done with each. Nothing is changed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -35,6 +34,7 @@ from compaction_platform.compact.glue.plan.unreferenced_versions import Search
 from compaction_platform.compact.plan.copies import copies_of_inputs
 from compaction_platform.compact.plan.lineage import read_recorded_inputs
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import GLUE_MANIFEST, GLUE_NOTHING_GAINED
 from compaction_platform.settings import Settings
 
@@ -146,15 +146,13 @@ class PartitionInventory:
                 return GluePartition(partition_name(keys, values), values, None)
 
         wanted = [partition_values(keys, name) for name in dict.fromkeys(names)]
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            return list(pool.map(one, wanted))
+        return map_concurrently(one, wanted, LISTINGS_AT_ONCE)
 
     def surveys(
         self, partitions: Iterable[GluePartition], rules: PartitionRules, now: datetime
     ) -> list[PartitionSurvey]:
         self.overlaps  # noqa: B018 (asked for once, not by every thread)
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            return list(pool.map(lambda each: self.survey(each, rules, now), partitions))
+        return map_concurrently(lambda each: self.survey(each, rules, now), partitions, LISTINGS_AT_ONCE)
 
     def survey(self, partition: GluePartition, rules: PartitionRules, now: datetime) -> PartitionSurvey:
         """What is to be done with one partition; if it cannot be looked at, that is its problem and no other's."""

@@ -2,7 +2,6 @@
 or dropped a partition. Their rows may be nowhere else, so they are named until a person has decided."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog, GlueTable, PartitionMissing
@@ -18,6 +17,7 @@ from compaction_platform.compact.glue.plan.places import PartitionLocations
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.lake.storage.object_store import ObjectMissing
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import GLUE_MANIFEST, GLUE_SWAPPED
 
 LOOKS_AT_ONCE = 16
@@ -53,8 +53,7 @@ class Search:
         if names is None:
             found = versions_below(self.root, self.places.look(self.root).files)
         else:
-            with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-                looks = list(pool.map(lambda name: self.places.look(f"{self.root}/{name}").files, names))
+            looks = map_concurrently(lambda name: self.places.look(f"{self.root}/{name}").files, names, LOOKS_AT_ONCE)
             parts = (
                 versions_below(self.root, (replace(file, key=f"{name}/{file.key}") for file in files))
                 for name, files in zip(names, looks, strict=True)
@@ -66,9 +65,8 @@ class Search:
         """By partition: which of these versions no location leads to, and what to do about it."""
         wanted = {place_of(location) for location in locations}
         suspected = {name: rest for name, some in published.items() if (rest := _not_in(some, wanted))}
-        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-            answers = pool.map(lambda each: self._judged(*each), suspected.items())
-            return {name: why for name, why in zip(suspected, answers, strict=True) if why}
+        answers = map_concurrently(lambda each: self._judged(*each), suspected.items(), LOOKS_AT_ONCE)
+        return {name: why for name, why in zip(suspected, answers, strict=True) if why}
 
     def _judged(self, name: str, places: Sequence[PartitionLocation]) -> str | None:
         try:
