@@ -85,7 +85,7 @@ class Bench:
 
     def table_of_small_files(self, name: str) -> float:
         """The same rows in every table; the size of a file in KB."""
-        IcebergTable("bench", name, COLUMNS, (("day", "identity"),), (("format-version", "2"),)).meet(self.settings)
+        IcebergTable("bench", name, COLUMNS, (("day", "identity"),), (("format-version", "2"),)).ensure(self.settings)
         table = open_catalog(self.settings).load_table(f"bench.{name}")
         writer = DataFileWriter.of(table, self.settings)
         with ThreadPoolExecutor(4) as pool:
@@ -148,7 +148,7 @@ class Bench:
         show("Compaction into 10 files; theirs: rewrite_data_files", headings, shown)
 
     def detection(self) -> None:
-        IcebergTable("bench", "wide", COLUMNS, (("day", "identity"),)).meet(self.settings)
+        IcebergTable("bench", "wide", COLUMNS, (("day", "identity"),)).ensure(self.settings)
         table = open_catalog(self.settings).load_table("bench.wide")
         for _ in range(10):
             files = [AddedFile(_described(table, number)) for number in range(METADATA_FILES // 10)]

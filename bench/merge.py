@@ -61,8 +61,8 @@ class Bench:
         """The same rows in both tables, a file or more for each day."""
         self.rows = rows
         self.ours, self.by_hand = f"ours_{rows}", f"by_hand_{rows}"
-        IcebergTable("bench", self.ours, (*COLUMNS, *ORIGIN), DAY, TABLE_PROPERTIES).meet(self.settings)
-        IcebergTable("bench", self.by_hand, COLUMNS, DAY, (("format-version", "2"),)).meet(self.settings)
+        IcebergTable("bench", self.ours, (*COLUMNS, *ORIGIN), DAY, TABLE_PROPERTIES).ensure(self.settings)
+        IcebergTable("bench", self.by_hand, COLUMNS, DAY, (("format-version", "2"),)).ensure(self.settings)
         micros = int(START.timestamp() * 1e6)
         per_day = rows // DAYS
         source = (

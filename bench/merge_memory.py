@@ -90,7 +90,7 @@ def main() -> None:
         staging = Path(place) / "staging"
         staging.mkdir()
         decoded = write_files(staging)
-        IcebergTable("bench", "memory", COLUMNS, (("event_time", "day"),), TABLE_PROPERTIES).meet(settings)
+        IcebergTable("bench", "memory", COLUMNS, (("event_time", "day"),), TABLE_PROPERTIES).ensure(settings)
         rules = MergeRules(
             "bench", "memory", str(staging), "*.parquet", ("event_id",), ("updated_at",), (),
             (PartitionField("event_time", "day"),),

@@ -41,7 +41,8 @@ from compaction_platform.compact.job import CompactRun, DirectoryConfig
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite.read_inputs import fetch
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch
+from compaction_platform.lake.parquet.stitch.stitch_writer import write_stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.python_daemon import GARBAGE_AT_LEAST
@@ -195,7 +196,7 @@ def watched() -> Iterator[list[int]]:
 
 
 def like_a_worker() -> None:
-    """As `lake/python_daemon.py` prepares the workers of Spark."""
+    """As `lake/spark/python_daemon.py` prepares the workers of Spark."""
     gc.freeze()
     gc.set_threshold(GARBAGE_AT_LEAST)
     atexit.register(gc.unfreeze)

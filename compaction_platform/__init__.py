@@ -7,24 +7,22 @@ parts of the package, do not pay for Dagster.
 
 from typing import Any
 
+from compaction_platform.verbs import VERBS, load
+
+__version__ = "0.1.0"
+
 _COMPONENTS = {
-    "ColdRanges": "compaction_platform.archive.component",
-    "CompactedDirectory": "compaction_platform.compact.component",
-    "CompactedGlueTable": "compaction_platform.compact.glue.component",
-    "LakeFoundation": "compaction_platform.lake.dagster.component",
-    "MaintainedTable": "compaction_platform.maintain.component",
-    "MergedTable": "compaction_platform.merge.component",
+    place.partition(":")[2]: place
+    for place in ("lake.dagster.component:LakeFoundation", *(place for verb in VERBS for place in verb.components))
 }
 
-__all__ = ["ColdRanges", "CompactedDirectory", "CompactedGlueTable", "LakeFoundation", "MaintainedTable", "MergedTable"]
+__all__ = sorted(_COMPONENTS)  # noqa: PLE0605 (a list of names, made of the list of verbs)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _COMPONENTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(_COMPONENTS[name]), name)
+    return load(_COMPONENTS[name])
 
 
 def __dir__() -> list[str]:

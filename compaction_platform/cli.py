@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from compaction_platform.archive import cli as archive
-from compaction_platform.compact import cli as compact
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.dagster.terminal import console, errors, stoppable
-from compaction_platform.maintain import cli as maintain
-from compaction_platform.serve import cli as serve
 from compaction_platform.settings import EMBEDDED_LAKE_FILE, project_directory, refuse_misspelt, state_directory
+from compaction_platform.verbs import VERBS, load
 
 if TYPE_CHECKING:
     from compaction_platform.embedded_lake.embedded import EmbeddedLake
@@ -27,9 +24,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # locals may hold secrets
 )
-for verb in (compact, maintain, serve):
-    app.add_typer(verb.app)
-app.add_typer(archive.app, name="archive")
+for verb in VERBS:
+    if verb.cli:
+        app.add_typer(load(verb.cli), name=verb.name if verb.has_command_group else None)
 
 
 def _wait_while_healthy(lake: "EmbeddedLake") -> None:

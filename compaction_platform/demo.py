@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -13,19 +13,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from compaction_platform.archive import demo as archive
-from compaction_platform.compact import demo as compact
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.embedded_lake.processes import end_leftovers
 from compaction_platform.embedded_lake.state_dir import StateDirectory
-from compaction_platform.lake.dagster import demo_step as ground_floor
+from compaction_platform.lake.dagster.demo_step import STEPS as LAKE_STEPS
 from compaction_platform.lake.dagster.demo_step import DemoContext, DemoFailed, DemoStep
 from compaction_platform.lake.spark.session import spark_session
-from compaction_platform.maintain import demo as maintain
-from compaction_platform.merge import demo as merge
+from compaction_platform.verbs import VERBS, load
 
-# Each verb adds its steps here, in the order a reader should see them.
-STEPS: Sequence[DemoStep] = [*ground_floor.STEPS, *merge.STEPS, *compact.STEPS, *archive.STEPS, *maintain.STEPS]
+
+def steps() -> list[DemoStep]:
+    """First what all verbs stand on, then each verb."""
+    return [*LAKE_STEPS, *(step for verb in VERBS if verb.demo_steps for step in load(verb.demo_steps))]
 
 
 def run_demo(directory: Path, console: Console) -> None:
@@ -53,7 +52,7 @@ def run_demo(directory: Path, console: Console) -> None:
                 show("Run the set-up job in Dagster", _set_up)
                 session = running.enter_context(spark_session(lake.settings()))
                 context = DemoContext(lake.settings(), session, lake.state.data / "demo")
-                for step in STEPS:
+                for step in steps():
                     show(step.title, partial(_run_step, step, context))
             except Exception:
                 lake.raise_if_server_died()  # the better explanation, where it applies

@@ -19,6 +19,8 @@ TRASH_DIRECTORY = "_compaction/trash"
 GLUE_MANIFEST = "_compaction.json"
 GLUE_SWAPPED = "_swapped"
 GLUE_NOTHING_GAINED = "_nothing_gained-"
+GLUE_BEGUN = "_begun"
+GLUE_ABANDONED = "_abandoned"
 
 # Snapshot summaries of Iceberg tables
 MERGED_BATCHES = "compaction.batches"

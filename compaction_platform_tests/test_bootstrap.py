@@ -42,12 +42,12 @@ def test_no_java_and_no_apt_gets_one_sentence(project: Path, tmp_path: Path) -> 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed here")
 def test_make_without_a_target_explains_itself(project: Path) -> None:
     answer = subprocess.run(["make"], cwd=project, capture_output=True, text=True, timeout=20, check=True)  # noqa: S607
-    for target in ("demo", "dev", "test", "torture", "lint", "bench", "clean"):
+    for target in ("demo", "dev", "test", "torture", "lint", "docs", "bench", "clean"):
         assert f"make {target}" in answer.stdout
 
 
 def test_locked_requirements_have_hashes_and_name_no_host(project: Path) -> None:
-    for name in ("uv", "runtime", "dev", "torture"):
+    for name in ("uv", "runtime", "docs", "dev", "torture"):
         text = (project / "requirements" / f"{name}.txt").read_text()
         pinned = [line for line in text.splitlines() if "==" in line]
         assert pinned

@@ -10,7 +10,7 @@ from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, SourceFile, refuse_exhaustion
 from compaction_platform.compact.rewrite.result import bytes_digest, digest_of, read_back
 from compaction_platform.lake.parquet.second_reader import ReadersDisagree, SecondReaderRefused, verify_sample
-from compaction_platform.lake.parquet.stitch.bounds import untrue_bounds
+from compaction_platform.lake.parquet.stitch.statistics import untrue_bounds
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
 from compaction_platform.persisted_names import FOOTER_ROWS
 

@@ -41,6 +41,7 @@ from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap, TaskResult
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB, FileSizes
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import COMPACTION_DIRECTORY, TRASH_DIRECTORY
 from compaction_platform.settings import Settings
 
@@ -338,9 +339,10 @@ class CompactRun:
 
     def _sizes_now(self, prefixes: Sequence[str]) -> FileSizes:
         """Where the data is now: listed once more, not computed."""
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            found = pool.map(lambda prefix: [f.size for f in listed(self.target, prefix) if not f.is_hidden], prefixes)
-            return FileSizes.of(size for sizes in found for size in sizes)
+        found = map_concurrently(
+            lambda prefix: [f.size for f in listed(self.target, prefix) if not f.is_hidden], prefixes, LISTINGS_AT_ONCE
+        )
+        return FileSizes.of(size for sizes in found for size in sizes)
 
     def _tell(self, result: CompactedGroup, done: int, total: int) -> None:
         if result.output is None:

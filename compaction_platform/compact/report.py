@@ -68,7 +68,7 @@ class CompactionReport:
 
     @property
     def set_aside(self) -> dict[str, str]:
-        return {key: reason for each in self.done for key, reason in each.set_aside.items()}
+        return dict(sorted((key, reason) for each in self.done for key, reason in each.set_aside.items()))
 
     @property
     def skipped(self) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""The ground floor: what every verb stands on."""
+"""What every verb stands on, in layers: storage, verification, parquet, iceberg, spark, dagster."""

@@ -131,6 +131,16 @@ def require_distinct(found: Sequence[TableMaintenance]) -> None:
             )
 
 
+def care_of_other_verbs(tree: dg.ComponentTree) -> dg.Definitions:
+    """The maintenance of tables that other declarations ask for. Raises if two declarations are about one table."""
+    declared(tree, Profile.development)
+    return dg.Definitions.merge(*(care_definitions(table, care) for table, care in switched_on(tree)))
+
+
+def needs_of_other_verbs(tree: dg.ComponentTree) -> list[Prerequisite]:
+    return [need for table, care in switched_on(tree) for need in care_needs(table, care)]
+
+
 def switched_on(tree: dg.ComponentTree) -> list[tuple[str, MaintenanceConfig]]:
     """Tables of other declarations that say `maintenance`."""
     components = tree.get_all_components(of_type=dg.Component)  # type: ignore[type-abstract]

@@ -29,7 +29,7 @@ def write_often(context: DemoContext) -> str:
     from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
     from compaction_platform.lake.iceberg.snapshot_files import Manifests
 
-    TABLE.meet(context.settings)
+    TABLE.ensure(context.settings)
     table = open_catalog(context.settings).load_table("demo.orders")
     writer, manifests = DataFileWriter.of(table, context.settings), Manifests(table.io)
     for number in range(WRITES):

@@ -14,11 +14,12 @@ import pyarrow.parquet
 from pyiceberg.table import Table
 
 from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.conditional_delete import delete_unchanged, looks_at_versions
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
 from compaction_platform.merge.config import MergeRules, StagingPaths
-from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files, snapshots_in_main
+from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files
 from compaction_platform.merge.intake.staged_file_reader import FileReport, rejects_name, versioned_name
 from compaction_platform.settings import Settings
 
@@ -100,7 +101,7 @@ class StagingCleanup:
     def _proven(self, files: Sequence[MergedFile], set_aside: set[str], kept: dict[str, str]) -> list[MergedFile]:
         """Those whose rows are certainly elsewhere, as of now; why the others stay goes to `kept`."""
         table = self.table()
-        in_main = snapshots_in_main(table)
+        in_main = published(table).known_ids
         proven = []
         for file in files:
             lacking = file.gave_rows and not file.snapshots & in_main

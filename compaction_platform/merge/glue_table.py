@@ -29,7 +29,7 @@ class GlueParquetTable:
     def description(self) -> str:
         return f"Glue table {self.database}.{self.name}"
 
-    def meet(self, settings: Settings) -> bool | None:
+    def ensure(self, settings: Settings) -> bool | None:
         if settings.catalog_kind != "glue":
             return None
         from botocore.exceptions import ClientError

@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.catalog import open_catalog
+from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.merge.config import MergeRules, StagingPaths
 from compaction_platform.merge.intake.hour_manifest import (
@@ -23,7 +24,6 @@ from compaction_platform.merge.intake.hour_manifest import (
     manifests_of,
     receipts_of,
     short_uuid,
-    snapshots_in_main,
     staged_batches,
 )
 from compaction_platform.merge.intake.intake import Intake, IntakeResult, RowsFor
@@ -181,7 +181,7 @@ class MergeRun:
         """What the sensor and the cleanup look at. Main's history says the same, until snapshots expire."""
         assert outcome.merged is not None  # noqa: S101 (for the type checker)
         shelf = receipts_of(self.places, self.settings)
-        in_main = snapshots_in_main(table)
+        in_main = published(table).known_ids
         for hour, manifest in outcome.manifests.items():
             if not manifest.files:
                 continue

@@ -1,5 +1,6 @@
 """`compaction archive`: what a person decides, on the chain that the project declares."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,11 +56,21 @@ def told(*arguments: str) -> str:
     return done.output
 
 
+def health_of(what: str) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["status", "--json"], catch_exceptions=False)
+    (row,) = (row for row in json.loads(done.output) if row["what"] == what)
+    return dict(row)
+
+
 def test_what_a_person_decides_about_a_chain(chain: Any, settings: Settings) -> None:
     assert "final: up to block 10072" in told("status", "10143")
     assert "final, not archived" in told("status", "10143")
+    due = health_of("chain 10143")
+    assert (due["health"], due["why"]) == (0, "1 ranges are to be archived or purged")
     archive, _ = _archive(CHAIN)
     ArchiveRun(archive, settings, lambda: ParallelMap(None, 2)).run(RANGE)
+    archived = health_of("chain 10143")
+    assert archived["files"] == 3 and archived["bytes"] > 0
     assert "not purged until" in told("withhold", "10143", RANGE.key, "--because", "an [/odd] reason")
     assert "purge withheld: an [/odd] reason" in told("status", "10143")
     assert "counts as any other again" in told("believe", "10143", RANGE.key)

@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch
+from compaction_platform.lake.parquet.stitch.stitch_writer import write_stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform_tests.compact.yard import Yard, rows

@@ -107,7 +107,7 @@ def test_data_outlives_a_restart(state: Path) -> None:
     table = IcebergTable("kept", "numbers", (TableColumn("a", "long"),))
     with EmbeddedLake(state, spark=False) as lake:
         ObjectStore.at("s3://lake", lake.settings()).write("kept.txt", b"kept")
-        assert table.meet(lake.settings())
+        assert table.ensure(lake.settings())
     with EmbeddedLake(state, spark=False) as lake:
         assert bytes(ObjectStore.at("s3://lake", lake.settings()).read("kept.txt")) == b"kept"
         assert open_catalog(lake.settings()).table_exists("kept.numbers")

@@ -13,10 +13,10 @@ from compaction_platform.compact.commit import delete_inputs
 from compaction_platform.compact.glue.commit import cleanup
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog
 from compaction_platform.compact.glue.commit.swap_location import LocationSwap
-from compaction_platform.compact.glue.plan.manifest import MANIFEST, SWAPPED
 from compaction_platform.compact.glue.rewrite.partition_files import PartitionTask, RewritePartition
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.persisted_names import GLUE_MANIFEST, GLUE_SWAPPED
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
@@ -54,7 +54,7 @@ def is_finished(scene: Scene) -> None:
     assert scene.ids(*PARTITION) == ROWS
     place = scene.place(*PARTITION)
     assert len(scene.names(place)) == 1
-    assert {MANIFEST, SWAPPED} <= set(scene.names(place, hidden=True))
+    assert {GLUE_MANIFEST, GLUE_SWAPPED} <= set(scene.names(place, hidden=True))
     assert not scene.compact().results[0].did_something
 
 

@@ -47,8 +47,8 @@ def glue() -> Iterator[Settings]:
 
 
 def test_the_staging_area_becomes_an_external_table(glue: Settings) -> None:
-    assert STAGING.meet(glue) is True
-    assert STAGING.meet(glue) is False
+    assert STAGING.ensure(glue) is True
+    assert STAGING.ensure(glue) is False
     table = aws_client("glue", glue, glue.catalog_uri).get_table(DatabaseName="bronze", Name="staging_events")["Table"]
     assert table["TableType"] == "EXTERNAL_TABLE"
     storage = table["StorageDescriptor"]
@@ -64,4 +64,4 @@ def test_the_staging_area_becomes_an_external_table(glue: Settings) -> None:
 
 
 def test_without_a_glue_catalog_nothing_is_needed(settings: Settings) -> None:
-    assert STAGING.meet(settings) is None
+    assert STAGING.ensure(settings) is None

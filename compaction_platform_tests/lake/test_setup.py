@@ -51,7 +51,7 @@ def test_needs_are_met_once_and_then_left_alone(settings: Settings) -> None:
 
 
 def test_a_table_is_made_as_declared_and_spark_reads_it(settings: Settings, spark: Any) -> None:
-    EVENTS.meet(settings)
+    EVENTS.ensure(settings)
     table = open_catalog(settings).load_table(("set_up", "events"))
     assert [(field.name, str(field.field_type), field.required) for field in table.schema().fields] == [
         ("event_id", "string", True),
@@ -80,13 +80,13 @@ def test_one_need_that_cannot_be_met_does_not_keep_the_others(settings: Settings
 def test_hostile_names_are_refused(settings: Settings, name: str) -> None:
     for need in (DatabaseSchema(name), Namespace(name), IcebergTable(name, "t", (TableColumn("a", "long"),))):
         with pytest.raises(NameInvalid, match="not a usable name"):
-            need.meet(settings)
+            need.ensure(settings)
 
 
 def test_a_missing_setting_is_named(settings: Settings) -> None:
     nothing = settings.model_copy(update={"hot_postgres_url": None})
     with pytest.raises(SettingsInvalid, match="COMPACTION_HOT_POSTGRES_URL"):
-        DatabaseSchema("a").meet(nothing)
+        DatabaseSchema("a").ensure(nothing)
 
 
 def test_the_setup_job_creates_what_the_project_declares(
@@ -118,6 +118,6 @@ def test_the_setup_job_creates_what_the_project_declares(
 
 def test_a_local_directory_can_be_the_lake(settings: Settings, tmp_path: Path) -> None:
     local = settings.model_copy(update={"lake_uri": str(tmp_path / "lake")})
-    assert LakeBucket().meet(local) is True
-    assert LakeBucket().meet(local) is False
+    assert LakeBucket().ensure(local) is True
+    assert LakeBucket().ensure(local) is False
     assert (tmp_path / "lake").is_dir()

@@ -70,7 +70,7 @@ def plain(found: pyarrow.Table) -> list[Any]:
 def new_table(settings: Settings) -> Iterator[NewTable]:
     def make(*partition_by: tuple[str, str]) -> Any:
         name = f"t_{secrets.token_hex(5)}"
-        IcebergTable("files", name, COLUMNS, partition_by, MERGE_ON_READ).meet(settings)
+        IcebergTable("files", name, COLUMNS, partition_by, MERGE_ON_READ).ensure(settings)
         return open_catalog(settings).load_table(("files", name))
 
     yield make
@@ -222,7 +222,7 @@ def test_rows_of_many_partition_fields_are_filed_where_they_belong(settings: Set
     names = [f"p{number}" for number in range(10)]
     name = f"many_{secrets.token_hex(4)}"
     columns = tuple(TableColumn(each, "int") for each in names)
-    IcebergTable("silver", name, columns, tuple((each, "identity") for each in names)).meet(settings)
+    IcebergTable("silver", name, columns, tuple((each, "identity") for each in names)).ensure(settings)
     table = open_catalog(settings).load_table(("silver", name))
     values = [[number] * 10 for number in range(256)] + [[1, *[0] * 9]]
     content = {each: pyarrow.array([row[place] for row in values], pyarrow.int32()) for place, each in enumerate(names)}

@@ -83,7 +83,7 @@ class Scene:
         )
         self.files: dict[int, dict[str, list[Row]]] = {}
         partitions = tuple((field.column, field.transform) for field in self.rules.partition_by)
-        IcebergTable("merging", name, (*columns, *ORIGIN), partitions, TABLE_PROPERTIES).meet(settings)
+        IcebergTable("merging", name, (*columns, *ORIGIN), partitions, TABLE_PROPERTIES).ensure(settings)
 
     @property
     def places(self) -> StagingPaths:

@@ -29,6 +29,7 @@ from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.iceberg.types import arrow_type, holds, iceberg_type
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.storage.retry import attempts
 from compaction_platform.persisted_names import COLD_RANGE
 from compaction_platform.settings import Settings
 
@@ -130,7 +131,7 @@ class ColdTable:
 
     def replace(self, blocks: BlockRange, keys: Mapping[str, int], still_ours: Callable[[], None]) -> bool:
         """These files (keys in the archive, and sizes) and no others hold the range. False: so it was already."""
-        for _ in range(ATTEMPTS):
+        for _ in attempts(ATTEMPTS):
             table = open_catalog(self.settings).load_table(self.identifier)
             there = self._files_of(table, blocks)
             if {file.file_path for file in there} == {self._path(key) for key in keys}:

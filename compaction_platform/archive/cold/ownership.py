@@ -24,6 +24,8 @@ from compaction_platform.archive.cold.publish import success_mark
 from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.retry import attempts
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import LEDGER_LOG_DIRECTORY, RANGE_SUCCESS
 
 READS_AT_ONCE = 16
@@ -72,7 +74,7 @@ class Ownership:
 
     def require(self) -> None:
         """Raise RootNotOurs if another ledger has made the next entry, or the log is not the one that we know."""
-        for _ in range(ROUNDS):
+        for _ in attempts(ROUNDS):
             known = self._known()
             self._require_own_last(known)
             following = self.entry(known.number + 1)
@@ -89,7 +91,7 @@ class Ownership:
         self.require()
         shas = {name: manifest.sha256 for name, manifest in (manifests or {}).items()}
         nonce = uuid4().hex
-        for _ in range(ROUNDS):
+        for _ in attempts(ROUNDS):
             pending = self._pending(nonce, act, blocks, version, shas)
             self._create(pending)
             if pending.nonce == nonce:
@@ -100,8 +102,7 @@ class Ownership:
         """Return all entries, in order."""
         names = (stored.key.rpartition("/")[2] for stored in self.store.list_directory(self._directory))
         numbers = sorted(int(name[:-5]) for name in names if name.endswith(".json") and name[:-5].isdigit())
-        with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-            entries = list(pool.map(self.entry, numbers))
+        entries = map_concurrently(self.entry, numbers, READS_AT_ONCE)
         return [entry for entry in entries if entry is not None]
 
     def entry(self, number: int) -> LogEntry | None:

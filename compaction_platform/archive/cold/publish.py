@@ -9,7 +9,6 @@ middle and goes on later finds nothing to copy.
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from compaction_platform.archive.cold.paths import NOT_DATA, RangePaths, attempt
 from compaction_platform.archive.ledger.range_version import RangeVersion
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import RANGE_MANIFEST, RANGE_SUCCESS
 
 COPIES_AT_ONCE = 8
@@ -101,8 +101,7 @@ class Publication:
         if old and RANGE_SUCCESS in there:  # from here on the directory is not whole
             self._delete([place.visible(RANGE_SUCCESS)])
         self._set_aside(place, old)
-        with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
-            list(pool.map(lambda file: self._copy(place, manifest, file), manifest.files))
+        map_concurrently(lambda file: self._copy(place, manifest, file), manifest.files, COPIES_AT_ONCE)
         for name in NOT_DATA:
             self._mark(place, manifest, name)
         if (now := self._visible(place)) != wanted | {name: now.get(name) for name in NOT_DATA}:

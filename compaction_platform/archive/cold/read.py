@@ -175,6 +175,13 @@ def _rows_of(reader: PartReader, parts: Sequence[Part], batches: Iterable[Any]) 
 
 @contextmanager
 def hot_and_cold(archive: ArchivedChain, settings: Settings, blocks: BlockRange) -> Iterator[HotAndCold]:
+    """Read a range of blocks as of one moment: committed ranges from cold files, the rest from the hot tables.
+
+    The context manager keeps a snapshot of the hot database open; use what it gives inside the `with`.
+
+    Raises:
+        HotUnreachable: the hot database does not answer.
+    """
     url = hot_url(archive, settings)
     store = ObjectStore.at(settings.place(archive.uri), settings)
     with hot_snapshot(archive, url) as hot:

@@ -17,6 +17,7 @@ from compaction_platform.archive.cold.manifest import FinalityEvidence, RangeMan
 from compaction_platform.archive.hot.snapshot import HotUnreachable
 from compaction_platform.archive.ledger.range_version import LIVE, RangeVersion
 from compaction_platform.errors import CompactionError
+from compaction_platform.lake.storage.retry import attempts
 
 if TYPE_CHECKING:
     from compaction_platform.archive.ledger.ledger import Ledger
@@ -177,7 +178,7 @@ class RangeLease:
         check: "Callable[[psycopg.Connection[Any]], None]" = lambda connection: None,
     ) -> None:
         """One step of the state machine. If the connection breaks, look whether it was taken; if not, take it again."""
-        for attempt in range(ATTEMPTS):
+        for attempt in attempts(ATTEMPTS):
             try:
                 with self.ledger.connected() as connection:
                     if to == "committed":
@@ -189,7 +190,7 @@ class RangeLease:
                 now = self.look()
                 if (now.state, now.fence) == (to, self.fence):
                     return
-                if attempt == ATTEMPTS - 1:
+                if attempt == ATTEMPTS:
                     raise
 
     def _take(

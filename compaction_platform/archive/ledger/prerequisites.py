@@ -17,5 +17,5 @@ class ArchiveTables:
     def description(self) -> str:
         return "the tables compaction.archive_* in the hot database"
 
-    def meet(self, settings: Settings) -> bool:
+    def ensure(self, settings: Settings) -> bool:
         return Ledger(url_of(self.variable, settings), 0).create_tables()

@@ -9,12 +9,12 @@ is ever published again under the name of a withdrawn one.
 import hashlib
 import json
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from compaction_platform.compact.plan.reconcile import Decision
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import DECIDED_DIRECTORY
 
 AT_ONCE = 16
@@ -55,8 +55,7 @@ class Decisions:
     def of_all(self, outputs: Iterable[str]) -> dict[str, Decision]:
         """What was decided about these outputs, by key."""
         keys = list(outputs)
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            found = dict(zip(keys, pool.map(self.of, keys), strict=True))
+        found = dict(zip(keys, map_concurrently(self.of, keys, AT_ONCE), strict=True))
         return {key: decision for key, decision in found.items() if decision is not None}
 
     def _decide(self, output: str, decision: Decision) -> Decision:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,6 +9,7 @@ from typing import Literal, Protocol
 
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import TRASH_DIRECTORY
 
 Originals = Literal["delete", "trash", "keep"]
@@ -50,8 +50,7 @@ class InputDeletion:
 
     def _remove_some(self, store: ObjectStore, files: Sequence[FileVersion]) -> dict[str, str]:
         if self.originals == "trash":
-            with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
-                list(pool.map(lambda file: self._copy_to_trash(store, file), files))
+            map_concurrently(lambda file: self._copy_to_trash(store, file), files, ASKED_AT_ONCE)
         return store.delete_versions((file.key, file.etag) for file in files)
 
     def _copy_to_trash(self, store: ObjectStore, file: FileVersion) -> None:

@@ -5,7 +5,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
@@ -16,7 +15,7 @@ from compaction_platform.compact.glue.commit.in_place import InPlace
 from compaction_platform.compact.glue.commit.swap_location import LocationSwap, SwapConflict
 from compaction_platform.compact.glue.config import GlueTableConfig, PartitionSurvey
 from compaction_platform.compact.glue.plan.inventory import EVERYTHING, NOTHING_TO_GAIN, PartitionInventory, Selection
-from compaction_platform.compact.glue.plan.manifest import NOTHING_GAINED, SWAPPED, OutputFile
+from compaction_platform.compact.glue.plan.manifest import OutputFile
 from compaction_platform.compact.glue.plan.partition_plan import (
     LARGE_OR_ALONE,
     PartitionRules,
@@ -33,6 +32,8 @@ from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap, TaskResult
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB, FileSizes
+from compaction_platform.lake.storage.threads import map_concurrently
+from compaction_platform.persisted_names import GLUE_NOTHING_GAINED, GLUE_SWAPPED
 from compaction_platform.settings import Settings
 
 BEGUN_AT_ONCE = 16
@@ -160,8 +161,7 @@ class GlueRun:
             some = _works(surveyed, target, self.rules.policy.target_mb)
             partly[surveyed.name] = _Partly(surveyed, target, time.monotonic(), len(some))
             works += some
-        with ThreadPoolExecutor(BEGUN_AT_ONCE) as pool:
-            list(pool.map(self.swap.begin, (one.target for one in partly.values())))
+        map_concurrently(self.swap.begin, (one.target for one in partly.values()), BEGUN_AT_ONCE)
         total = sum(work.size for work in works)
         finished = 0
         if works:
@@ -203,9 +203,9 @@ class GlueRun:
 
     def _remember_nothing_gained(self, one: _Partly) -> None:
         beside = self.surveyor.places.at(f"{self.surveyor.root}/{one.surveyed.name}")
-        stale = [(each.key, each.etag) for each in beside.list_directory() if each.key.startswith(NOTHING_GAINED)]
+        stale = [(each.key, each.etag) for each in beside.list_directory() if each.key.startswith(GLUE_NOTHING_GAINED)]
         beside.delete_versions(stale)
-        beside.write(f"{NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
+        beside.write(f"{GLUE_NOTHING_GAINED}{one.surveyed.plan.version}", b"no two of these files can be joined\n")
         self._discard(one)
 
     def _discard(self, one: _Partly) -> None:
@@ -288,7 +288,7 @@ def _works(surveyed: PartitionSurvey, target: str, target_mb: int) -> list[Parti
     earlier = tuple(
         place.uri
         for place in surveyed.versions
-        if place.uri.rpartition("/")[2].startswith(surveyed.plan.version) and not place.find(SWAPPED)
+        if place.uri.rpartition("/")[2].startswith(surveyed.plan.version) and not place.find(GLUE_SWAPPED)
     )
     joins = [
         PartitionTask(surveyed.name, source, target, each.inputs, target_mb, earlier=earlier)

@@ -1,7 +1,6 @@
 """What a plan would unify: the columns of planned files, read from their footers, in the groups a run would join."""
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pyarrow
@@ -14,6 +13,7 @@ from compaction_platform.compact.rewrite.read_inputs import UNREADABLE
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.storage.threads import map_concurrently
 
 READS_AT_ONCE = 32
 MOST_FILES = 5000  # whose footers are read for one plan
@@ -60,8 +60,7 @@ def survey_columns(store: ObjectStore, bins: Sequence[FileGroup], unify: Unify) 
             return None  # a run finds out, and tells why
 
     files = [file for each in chosen for file in each.inputs]
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        columns = dict(zip((file.key for file in files), pool.map(names, files), strict=True))
+    columns = dict(zip((file.key for file in files), map_concurrently(names, files, READS_AT_ONCE), strict=True))
     groups: dict[str, tuple[ColumnGroup, ...]] = {}
     for each in chosen:
         known = {file.key: some for file in each.inputs if (some := columns[file.key]) is not None}

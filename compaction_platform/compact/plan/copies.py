@@ -5,11 +5,11 @@ once more every row would be there twice. Files that a producer delivers again l
 """
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from compaction_platform.compact.plan.lineage import content_digest
 from compaction_platform.compact.plan.listing import Ancestor, FileVersion
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.threads import map_concurrently
 
 READS_AT_ONCE = 8
 
@@ -40,6 +40,5 @@ def copies_of_inputs(
             return None
         return next((output for one, output in candidates if one.content == content), None)
 
-    with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        found = zip((file.key for file, _ in suspects), pool.map(holder, suspects), strict=True)
-        return {key: output for key, output in found if output is not None}
+    found = zip((file.key for file, _ in suspects), map_concurrently(holder, suspects, READS_AT_ONCE), strict=True)
+    return {key: output for key, output in found if output is not None}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,6 +21,7 @@ from compaction_platform.lake.storage.object_store import (
     StoredObject,
     StoreRefused,
 )
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import FOOTER_INPUTS
 
 FETCHES_AT_ONCE = 16
@@ -103,8 +103,7 @@ def read_recorded_inputs(store: ObjectStore, files: Iterable[FileVersion]) -> Re
             return str(untold)
 
     own = [file for file in files if OWN_NAME.fullmatch(file.name)]
-    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        found = {file.key: answer for file, answer in zip(own, pool.map(ask, own), strict=True)}
+    found = {file.key: answer for file, answer in zip(own, map_concurrently(ask, own, FETCHES_AT_ONCE), strict=True)}
     return RecordedInputs(
         {key: answer for key, answer in found.items() if isinstance(answer, tuple)},
         {key: answer for key, answer in found.items() if isinstance(answer, str)},

@@ -6,12 +6,12 @@ them. A list that lies elsewhere (a catalog's data location of its own, a databa
 
 import re
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectStore, StoreRefused, local_directory
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.settings import Settings
 
 AT_ONCE = 16
@@ -113,8 +113,7 @@ def list_above(uri: str, prefixes: Iterable[str], settings: Settings) -> tuple[s
                 raise
             return False  # a guest need not see what is above
 
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # a file system answers at once: threads would only cost
-        answers = list((map if store.is_local else pool.map)(is_there, asked))
+    answers = map_concurrently(is_there, asked, AT_ONCE, in_threads=not store.is_local)
     for (directory, kind), there in zip(asked, answers, strict=True):
         if there:
             return f"{top.rstrip('/')}/{directory}".rstrip("/"), kind

@@ -6,11 +6,11 @@ A note is about one version. Whoever replaces the file, or deletes the note, has
 import hashlib
 import json
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from compaction_platform.compact.plan.listing import FileVersion, Version
 from compaction_platform.lake.storage.object_store import ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.persisted_names import SET_ASIDE_DIRECTORY
 
 AT_ONCE = 16
@@ -29,8 +29,7 @@ class SkippedFiles:
 
     def notes(self) -> list[dict[str, str]]:
         keys = [stored.key for stored in self.store.list(SET_ASIDE_DIRECTORY)]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            return [note for note in pool.map(self._note, keys) if note is not None]
+        return [note for note in map_concurrently(self._note, keys, AT_ONCE) if note is not None]
 
     def known(self) -> dict[str, set[Version]]:
         """By directory: the versions that were set aside."""

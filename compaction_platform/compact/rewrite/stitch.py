@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 from compaction_platform.compact.rewrite.read_inputs import SourceFile
 from compaction_platform.compact.rewrite.result import Verify, WrittenOutput, bytes_digest, digest_of
-from compaction_platform.lake.parquet.stitch.description import arrow_schema
 from compaction_platform.lake.parquet.stitch.errors import StitchFailed, unsupported_if_unreadable
-from compaction_platform.lake.parquet.stitch.stitch_plan import plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.stitch_plan import arrow_schema, plan_stitch
+from compaction_platform.lake.parquet.stitch.stitch_writer import write_stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage.staged_upload import StagedUpload

@@ -1,6 +1,6 @@
 """The demo: steps that show the platform at work. Each verb contributes its own in `<verb>/demo.py`.
 
-This module holds what a step is, and the steps of the ground floor.
+This module holds what a step is, and the steps that come before those of the verbs.
 """
 
 import hashlib
@@ -128,7 +128,7 @@ def verify_on_spark(context: DemoContext) -> str:
 def into_iceberg_and_back(context: DemoContext) -> str:
     from compaction_platform.lake.iceberg.catalog import open_catalog
 
-    TABLE.meet(context.settings)
+    TABLE.ensure(context.settings)
     open_catalog(context.settings).load_table((TABLE.namespace, TABLE.name)).append(
         pyarrow.concat_tables(readings(number) for number in range(FILES))
     )

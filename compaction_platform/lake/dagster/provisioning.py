@@ -28,7 +28,7 @@ class Prerequisite(Protocol):
     def description(self) -> str:
         """The thing, as a person would name it."""
 
-    def meet(self, settings: Settings) -> bool | None:
+    def ensure(self, settings: Settings) -> bool | None:
         """Create it if it is missing; True if it was. None: this deployment does not need it."""
 
 
@@ -45,7 +45,7 @@ class LakeBucket:
 
     description: str = "the lake's bucket"
 
-    def meet(self, settings: Settings) -> bool:
+    def ensure(self, settings: Settings) -> bool:
         settings.require("lake_uri", purpose=self.description)
         uri = str(settings.lake_uri)
         if uri.startswith("s3://"):
@@ -86,7 +86,7 @@ class Namespace:
     def description(self) -> str:
         return f"namespace {self.name}"
 
-    def meet(self, settings: Settings) -> bool:
+    def ensure(self, settings: Settings) -> bool:
         catalog = open_catalog(settings)
         if catalog.namespace_exists(checked_identifier(self.name)):
             return False
@@ -116,10 +116,10 @@ class IcebergTable:
     def description(self) -> str:
         return f"table {self.namespace}.{self.name}"
 
-    def meet(self, settings: Settings) -> bool:
+    def ensure(self, settings: Settings) -> bool:
         catalog = open_catalog(settings)
         identifier = (checked_identifier(self.namespace), checked_identifier(self.name))
-        Namespace(self.namespace).meet(settings)
+        Namespace(self.namespace).ensure(settings)
         if catalog.table_exists(identifier):
             return self._add_missing_columns(catalog.load_table(identifier))
         schema = self.schema()
@@ -174,7 +174,7 @@ class DatabaseSchema:
     def description(self) -> str:
         return f"database schema {self.name}"
 
-    def meet(self, settings: Settings) -> bool:
+    def ensure(self, settings: Settings) -> bool:
         import psycopg
         from psycopg import sql
 

@@ -26,7 +26,7 @@ def ensure_prerequisites(
     outcomes, problems = [], []
     for need in needs:
         try:
-            outcome = OUTCOMES[need.meet(settings)]
+            outcome = OUTCOMES[need.ensure(settings)]
         except CompactionError as error:
             outcome = "failed"
             problems.append(str(error))

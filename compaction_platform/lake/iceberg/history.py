@@ -16,6 +16,15 @@ class History:
     snapshots: tuple["Snapshot", ...]
     complete: bool  # False once expiry has removed the older ones
 
+    @property
+    def known_ids(self) -> frozenset[int]:
+        """Snapshots that are certainly part of main: its ancestors, and the one that the oldest of them came from,
+        though that has expired. Of others nobody can tell whether they were rolled back."""
+        parents = {
+            snapshot.parent_snapshot_id for snapshot in self.snapshots if snapshot.parent_snapshot_id is not None
+        }
+        return frozenset(parents | {snapshot.snapshot_id for snapshot in self.snapshots})
+
     def properties(self, name: str) -> list[str]:
         """The values of a summary property wherever it was given, newest first."""
         found = []

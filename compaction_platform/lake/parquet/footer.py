@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from compaction_platform.lake.parquet.forms import FormReader, Path, Values
 from compaction_platform.lake.parquet.thrift_compact import (
     BINARY,
     FALSE,
@@ -14,9 +13,12 @@ from compaction_platform.lake.parquet.thrift_compact import (
     STRUCT,
     TRUE,
     ListOf,
+    Path,
     Reader,
     Struct,
+    StructReader,
     ThriftInvalid,
+    Values,
     list_head,
     parse,
     parse_list_head,
@@ -99,11 +101,10 @@ class Footer:
 
 
 class FooterReader:
-    """Reads footers that have much in common: columns by their form, and what is the same byte for byte only once.
-    (Thrift's values say where they end: bytes that begin like a whole value are that value.)"""
+    """Reads footers that have much in common: what is the same byte for byte is read once. (Thrift's values say where
+    they end: bytes that begin like a whole value are that value.)"""
 
     def __init__(self) -> None:
-        self._columns: list[FormReader] = []  # by the place of the column
         self._row_group: Mapping[int, Reader] = {slot(1, LIST): self._chunks}
         self._file: Mapping[int, Reader] = {
             slot(_SCHEMA, LIST): _AsWritten().read,
@@ -155,10 +156,8 @@ class FooterReader:
     def _chunks(self, data: bytes, place: int) -> tuple[list[Chunk], int]:
         size, place = _structures(data, place)
         chunks = []
-        for number in range(size):
-            if number >= len(self._columns):  # a list may claim more than there are
-                self._columns.append(FormReader(_OF_A_COLUMN, _WHAT_IT_IS))
-            told, place = self._columns[number].read(data, place, len(data))
+        for _ in range(size):
+            told, place = _COLUMN.read(data, place, len(data))
             chunks.append(_chunk(told))
         return chunks, place
 
@@ -209,7 +208,8 @@ def _names(parts: list[bytes]) -> tuple[str, ...]:
     return tuple(part.decode(errors="surrogateescape") for part in parts)
 
 
-_WHAT_IT_IS: Mapping[Path, Callable[[list[Any]], Any]] = {(3, 2): tuple, (3, 3): _names}  # seldom another
+_WHAT_IT_IS: Mapping[Path, Callable[[list[Any]], Any]] = {(3, 2): tuple, (3, 3): _names}
+_COLUMN = StructReader(_OF_A_COLUMN, _WHAT_IT_IS)
 
 
 class _AsWritten:

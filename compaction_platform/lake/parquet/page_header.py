@@ -7,8 +7,7 @@ from typing import Any
 from isal.isal_zlib import crc32
 
 from compaction_platform.lake.parquet.footer import Chunk
-from compaction_platform.lake.parquet.forms import FormReader, Values
-from compaction_platform.lake.parquet.thrift_compact import ThriftInvalid, varint, zigzag
+from compaction_platform.lake.parquet.thrift_compact import StructReader, ThriftInvalid, Values, varint, zigzag
 
 DATA, INDEX, DICTIONARY, DATA_V2 = range(4)
 PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, DELTA_BINARY_PACKED, RLE_DICTIONARY = 0, 2, 3, 4, 5, 8
@@ -53,17 +52,9 @@ class Page:
         return (*told, self.nulls, self.rows, self.definitions, self.repetitions)
 
 
-class HeaderReader(FormReader):
-    """Reads the headers of pages; best of all, those of one column."""
-
-    def __init__(self) -> None:
-        super().__init__(_OF_A_PAGE)
-
-
-def pages_of(data: memoryview, chunk: Chunk, *, check: bool = True, headers: HeaderReader | None = None) -> list[Page]:
+def pages_of(data: memoryview, chunk: Chunk, *, check: bool = True) -> list[Page]:
     """The pages of a column in their order. Checksums are checked where there are any; unless whoever decodes the pages
-    does that. `data` is the whole file. `headers` has read those of the same column in other files."""
-    headers = headers or _ANY_COLUMN
+    does that. `data` is the whole file."""
     place = chunk.start
     end = place + chunk.compressed
     if not 4 <= place <= end <= len(data):
@@ -71,7 +62,7 @@ def pages_of(data: memoryview, chunk: Chunk, *, check: bool = True, headers: Hea
     pages = []
     values = uncompressed = 0
     while place < end:
-        told, begins = headers.read(data, place, min(end, place + _LONGEST_HEADER))
+        told, begins = _HEADER.read(data, place, min(end, place + _LONGEST_HEADER))
         page = _page(told, data, begins, end)
         if check and page.has_checksum and crc32(page.data) != told["checksum"] & 0xFFFFFFFF:
             raise PageDamaged("the checksum of a page does not hold")
@@ -135,7 +126,7 @@ _OF_A_PAGE = {
     (8, 6): "repetitions",
     (8, 7): "is_compressed",
 }
-_ANY_COLUMN = HeaderReader()
+_HEADER = StructReader(_OF_A_PAGE)
 
 
 # ---------------------------------------------------------------- writing

@@ -1,7 +1,7 @@
 """Thrift's compact protocol, which Parquet's footers and page headers are written in, as plain values.
 
-Nothing is known about Parquet here. Fields this project has never heard of survive, in their place. What
-there is much of is read by its form (forms.py), without these values.
+Nothing is known about Parquet here. Fields this project has never heard of survive, in their place. Of what there is
+much of, only the fields that are needed are read (StructReader).
 """
 
 import struct
@@ -63,6 +63,80 @@ def parse_value(data: bytes | memoryview, kind: int, start: int) -> tuple[Any, i
         return _value(data, start, kind, 0)
     except (IndexError, struct.error) as cut_off:
         raise ThriftInvalid("the structure is cut off") from cut_off
+
+
+Path = tuple[int, ...]  # numbers of fields, from the outside to the inside
+Values = dict[str, Any]
+
+
+class StructReader:
+    """Reads the fields that have a name, however deep they lie, and passes by the others.
+
+    `names`: what the values of which fields are called. A structure that has a name is True if it is there. `lists`:
+    what the items of which lists become.
+    """
+
+    def __init__(
+        self, names: Mapping[Path, str], lists: Mapping[Path, Callable[[list[Any]], Any]] | None = None
+    ) -> None:
+        self._fields = _tree(names, lists or {}, ())
+
+    def read(self, data: Any, place: int, end: int) -> tuple[Values, int]:
+        """The values of the structure that begins there and goes to `end` at most; and where it ends. `data` is bytes,
+        or a view of them. Raises ThriftInvalid."""
+        values: Values = {}
+        try:
+            behind = _named_values(data if end == len(data) else data[:end], place, self._fields, 0, values)
+        except IndexError as cut_off:
+            raise ThriftInvalid("the structure is cut off") from cut_off
+        return values, behind
+
+
+# By the number of a field: its name, what a list becomes, and the fields of a structure.
+_Fields = dict[int, tuple[str | None, Callable[[list[Any]], Any], "_Fields"]]
+_PASSED_BY: tuple[None, Callable[[list[Any]], Any], _Fields] = (None, list, {})
+
+
+def _tree(names: Mapping[Path, str], lists: Mapping[Path, Callable[[list[Any]], Any]], path: Path) -> _Fields:
+    depth = len(path)
+    numbers = {each[depth] for each in names if each[:depth] == path and len(each) > depth}
+    return {
+        number: (names.get(inside), lists.get(inside, list), _tree(names, lists, inside))
+        for number in numbers
+        for inside in [(*path, number)]
+    }
+
+
+def _named_values(data: Any, place: int, fields: _Fields, depth: int, values: Values) -> int:
+    if depth > DEEPEST:
+        raise ThriftInvalid("structures are nested too deeply")
+    number = 0
+    while kind := (head := data[place]) & 15:
+        place += 1
+        if head > 15:
+            number += head >> 4
+        else:
+            number, place = parse_zigzag(data, place)
+        name, made_of, inside = fields.get(number, _PASSED_BY)
+        value: Any
+        if I16 <= kind <= I64:
+            byte = data[place]
+            if byte < 0x80:  # most numbers are small
+                value, place = (byte >> 1) ^ -(byte & 1), place + 1
+            else:
+                value, place = parse_zigzag(data, place)
+        elif kind == STRUCT:
+            place = _named_values(data, place, inside, depth + 1, values)
+            value = True
+        elif kind <= FALSE:
+            value = kind == TRUE
+        else:
+            value, place = parse_value(data, kind, place)
+            if kind == LIST:
+                value = made_of(value.items)
+        if name is not None:
+            values[name] = value  # said twice, the last counts, as for other readers
+    return place + 1
 
 
 def slot(number: int, kind: int) -> int:

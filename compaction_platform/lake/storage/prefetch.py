@@ -7,12 +7,13 @@ file of the local disk, mapped: memory that the machine can have back, however m
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import TypeVar
 
 import pyarrow
 from typing_extensions import Buffer
+
+from compaction_platform.lake.storage.threads import map_concurrently
 
 READS_AT_ONCE = 16
 MOST_ON_THE_WAY = 64 << 20  # bytes that were read and not yet put away
@@ -29,8 +30,7 @@ def fetch_all(
     at_once = max(1, min(READS_AT_ONCE, MOST_ON_THE_WAY // max(1, max(sizes, default=0))))
     if sum(sizes) > MOST_IN_MEMORY:
         return _spooled(read, items, at_once)
-    with ThreadPoolExecutor(at_once) as pool:
-        return [None if data is None else pyarrow.py_buffer(data) for data in pool.map(read, items)]
+    return [None if data is None else pyarrow.py_buffer(data) for data in map_concurrently(read, items, at_once)]
 
 
 def _spooled(read: Callable[[Item], Buffer | None], items: Sequence[Item], at_once: int) -> list[pyarrow.Buffer | None]:
@@ -51,7 +51,6 @@ def _spooled(read: Callable[[Item], Buffer | None], items: Sequence[Item], at_on
         return start, len(view)
 
     with tempfile.NamedTemporaryFile(prefix="compaction-inputs-") as file:
-        with ThreadPoolExecutor(at_once) as pool:  # all of it has ended before the file is closed, whatever happens
-            places = list(pool.map(put_away, items))
+        places = map_concurrently(put_away, items, at_once)
         whole = pyarrow.memory_map(file.name).read_buffer() if end else pyarrow.py_buffer(b"")
     return [None if place is None else whole.slice(*place) for place in places]  # mapped, it needs no name

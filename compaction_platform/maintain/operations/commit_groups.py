@@ -20,6 +20,7 @@ from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnStrategies, column_strategies
 from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.spark.parallel_map import ParallelMap, TaskResult
+from compaction_platform.lake.storage.retry import attempts
 from compaction_platform.maintain.operations.remove_dangling_deletes import COMMIT_ATTEMPTS, dangling
 from compaction_platform.maintain.operations.rewrite_data_files import RewriteGroup, RewriteTask, RewrittenGroup
 from compaction_platform.maintain.operations.second_reader import FileWithDeletes
@@ -132,7 +133,7 @@ class GroupCommits:
             damaged={**done.damaged, **damaged},
             stitch_failures={**done.stitch_failures, **defects},
         )
-        for _ in range(COMMIT_ATTEMPTS):
+        for _ in attempts(COMMIT_ATTEMPTS):
             self.look.table.refresh()
             now = TableState.at(self.look.table, self.look.manifests)
             ready, conflicts = self._without_conflicts(now, ready, rewrite)

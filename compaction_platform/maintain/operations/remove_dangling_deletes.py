@@ -9,6 +9,7 @@ from pyiceberg.manifest import FileFormat
 
 from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
 from compaction_platform.lake.iceberg.replace_files import FileChange, commit_change
+from compaction_platform.lake.storage.retry import attempts
 from compaction_platform.maintain.operations.apply_deletes import positions_in
 from compaction_platform.maintain.plan.delete_index import (
     Place,
@@ -97,7 +98,7 @@ def remove_dangling(
     table: "Table", settings: "Settings", known: dict[str, frozenset[str]], say: Callable[[str], None]
 ) -> int:
     """Take delete files that delete nothing out of the table; how many."""
-    for _ in range(COMMIT_ATTEMPTS):
+    for _ in attempts(COMMIT_ATTEMPTS):
         now = TableState.at(table)
         gone = dangling(now, referred_to(now, settings, known))
         if not gone:

@@ -25,7 +25,8 @@ from compaction_platform.lake.iceberg.data_file_writer import data_file
 from compaction_platform.lake.parquet.external_sort import by_columns, by_z_curve, sorted_row_groups
 from compaction_platform.lake.parquet.second_reader import Extent, NotJudged
 from compaction_platform.lake.parquet.stitch.errors import StitchFailed, StitchUnsupported, unsupported_if_unreadable
-from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice, Stitched
+from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice
+from compaction_platform.lake.parquet.stitch.stitch_writer import Stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions, row_groups
 from compaction_platform.lake.storage.prefetch import fetch_all

@@ -8,6 +8,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compaction_platform.lake.iceberg.replace_files import ENTRIES_PER_MANIFEST, FileChange, commit_change
+from compaction_platform.lake.storage.retry import attempts
 from compaction_platform.maintain.operations.remove_dangling_deletes import COMMIT_ATTEMPTS
 from compaction_platform.maintain.plan.delete_index import is_known
 from compaction_platform.maintain.table_state import TableState
@@ -37,7 +38,7 @@ def to_merge(look: TableState, worth_it_from: int) -> list[ManifestFile]:
 
 def merge_manifests(table: "Table", worth_it_from: int, say: Callable[[str], None]) -> int:
     """How many were merged. A table that others keep changing is left for the next run."""
-    for _ in range(COMMIT_ATTEMPTS):
+    for _ in attempts(COMMIT_ATTEMPTS):
         now = TableState.at(table)
         small = to_merge(now, worth_it_from)
         if not small:

@@ -8,9 +8,9 @@ import pyarrow.parquet
 from pyiceberg.manifest import DataFile
 
 from compaction_platform.lake.iceberg.projection import is_same_column
-from compaction_platform.lake.parquet.stitch.description import agreed
 from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
-from compaction_platform.lake.parquet.stitch.stitch_plan import Stitched, footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.stitch_plan import agreed, footers_of, plan_stitch
+from compaction_platform.lake.parquet.stitch.stitch_writer import Stitched, write_stitched
 from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage.staged_upload import StagedUpload
 from compaction_platform.maintain.plan.file_groups import RewritePolicy

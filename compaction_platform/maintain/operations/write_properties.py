@@ -59,7 +59,7 @@ class WriteProperties:
     def description(self) -> str:
         return f"write properties of {self.table}"
 
-    def meet(self, settings: "Settings") -> bool | None:
+    def ensure(self, settings: "Settings") -> bool | None:
         from compaction_platform.maintain.table_state import TableMissing, load_table
 
         try:

@@ -89,14 +89,6 @@ def short_uuid(table: "Table") -> str:
     return table.metadata.table_uuid.hex[:12]
 
 
-def snapshots_in_main(table: "Table") -> frozenset[int]:
-    """The snapshots that are certainly part of main: its ancestors, and the one that the oldest of them came from,
-    though that has expired. Others may have been, or may have been rolled back: nobody can tell."""
-    line = published(table).snapshots
-    parents = {snapshot.parent_snapshot_id for snapshot in line if snapshot.parent_snapshot_id is not None}
-    return frozenset(parents | {snapshot.snapshot_id for snapshot in line})
-
-
 @dataclass(frozen=True)
 class HourStore:
     """The manifests or receipts of one table, `<kind>/<hour>/<name>.json`."""
@@ -182,7 +174,7 @@ class MergedFile:
         """Whether it gave rows, and none of its merges is part of main any more. False also if that cannot be told."""
         there = {snapshot.snapshot_id for snapshot in table.metadata.snapshots}
         can_be_told = self.snapshots <= there or published(table).complete
-        return self.gave_rows and can_be_told and not self.snapshots & snapshots_in_main(table)
+        return self.gave_rows and can_be_told and not self.snapshots & published(table).known_ids
 
 
 def merged_files(places: StagingPaths, settings: "Settings", table: "Table", hours: Iterable[str]) -> list[MergedFile]:

@@ -5,7 +5,6 @@ table (see `landing`), or with Spark itself where nothing may be written.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +18,7 @@ from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
 from compaction_platform.lake.iceberg.types import arrow_schema, holds, spark_columns
 from compaction_platform.lake.spark.parallel_map import share_out
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
+from compaction_platform.lake.storage.threads import map_concurrently
 from compaction_platform.merge.config import ORIGIN, MergeRules, StagingPaths
 from compaction_platform.merge.intake.hour_manifest import HourManifest
 from compaction_platform.merge.intake.staged_file_reader import (
@@ -171,8 +171,7 @@ class Intake:
 
     def _here(self, reading: Reading, files: Sequence[StagedFile]) -> IntakeResult:
         """Little work: the rows fit into this process."""
-        with ThreadPoolExecutor(max(2, self.spread.slots)) as pool:
-            results = list(pool.map(lambda file: _read_whole(reading, file), files))
+        results = map_concurrently(lambda file: _read_whole(reading, file), files, max(2, self.spread.slots))
         reports = tuple(report for report, _ in results)
         rows = pyarrow.Table.from_batches([batch for _, read in results for batch in read], reading.output)
         self._tell(reports)
@@ -310,8 +309,7 @@ def _fetch_if_small(staging: ObjectStore, files: Sequence[StagedFile]) -> "Fetch
         except (ObjectChanged, ObjectMissing):
             return None  # reading it again will tell
 
-    with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        return dict(fetched for fetched in pool.map(fetch, files) if fetched is not None)
+    return dict(fetched for fetched in map_concurrently(fetch, files, FETCHES_AT_ONCE) if fetched is not None)
 
 
 def _is_small_when_decoded(fetched: "Fetched") -> bool:

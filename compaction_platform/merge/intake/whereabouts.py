@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from pyiceberg.table import Table
 
+from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.merge.cleanup_staging import rows_set_aside
 from compaction_platform.merge.config import StagingPaths
-from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files, receipts_of, snapshots_in_main
+from compaction_platform.merge.intake.hour_manifest import MergedFile, merged_files, receipts_of
 from compaction_platform.merge.intake.staged_file_reader import versioned_name
 from compaction_platform.settings import Settings
 
@@ -47,7 +48,7 @@ class Whereabouts:
         staged = {stored.key for stored in ObjectStore.at(self.places.staging, self.settings).list()}
         archive = ObjectStore.at(self.places.archive, self.settings)
         files = self.files()
-        in_main = snapshots_in_main(self.table)
+        in_main = published(self.table).known_ids
         merged = [file for file in files if file.snapshots & in_main]
         latest = {file.report.key: file for file in sorted(merged, key=lambda file: file.report.arrived)}
         for file in files:

@@ -25,6 +25,7 @@ from compaction_platform.lake.iceberg.table_scan import NotReadable, TableRows
 from compaction_platform.lake.iceberg.types import arrow_schema
 from compaction_platform.lake.spark.session import qualified_name
 from compaction_platform.lake.storage.identifiers import quoted
+from compaction_platform.lake.storage.retry import attempts
 from compaction_platform.merge.config import MergeRules
 from compaction_platform.merge.intake.intake import IntakeResult
 from compaction_platform.merge.plan.partition_bounds import Bounds, bounds_of
@@ -132,7 +133,7 @@ class Merger:
             return Merged(self.load_table().metadata.current_snapshot_id)
         properties = {MERGED_BATCHES: json.dumps(batches), MERGE_RUN: self.run_id}
         with self._batch(taken) as batch:
-            for number in range(1, ATTEMPTS + 1):
+            for number in attempts(ATTEMPTS):
                 table = self.load_table()
                 self._require_merge_on_read(table)
                 try:

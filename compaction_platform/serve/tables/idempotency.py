@@ -84,16 +84,14 @@ class RequestIds:
         """
         if not ids:
             return {}
-        line = history.published(table).snapshots
+        published = history.published(table)
+        line = published.snapshots
         found = _in_summaries(table, line, ids)
-        came_from = {snapshot.snapshot_id for snapshot in line}
-        if line and line[-1].parent_snapshot_id is not None:
-            came_from.add(line[-1].parent_snapshot_id)  # it has expired
         with self._turn:
             remembered = self._tables.get(table.metadata.table_uuid)
             if remembered is None:
                 return found
-            if remembered.head not in came_from:
+            if remembered.head not in published.known_ids:
                 self._drop(table.metadata.table_uuid)
                 return found
             remembered.head = line[0].snapshot_id

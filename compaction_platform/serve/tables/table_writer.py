@@ -19,6 +19,7 @@ from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter, No
 from compaction_platform.lake.iceberg.replace_files import AddedFile, CommitUnknown, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.storage.object_store import StoreRefused
+from compaction_platform.lake.storage.retry import attempts
 from compaction_platform.maintain.table_state import TableState
 from compaction_platform.persisted_names import SERVE_REQUESTS
 from compaction_platform.serve.http.errors import (
@@ -156,7 +157,7 @@ class TableWriter:
     def _commit_together(self, some: Sequence[PendingWrite]) -> None:
         made: _Made | None = None  # files that no snapshot refers to
         try:
-            for _ in range(ATTEMPTS):
+            for _ in attempts(ATTEMPTS, first_wait=0.01, longest_wait=0.5):
                 table = self._reloaded()
                 base = table.metadata.current_snapshot_id
                 fresh = self._fitting(self._not_written_yet(some, table), table)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.compact.glue.plan.manifest import SWAPPED, ManifestInput, OutputFile, VersionManifest
+from compaction_platform.compact.glue.plan.manifest import ManifestInput, OutputFile, VersionManifest
 from compaction_platform.compact.glue.plan.partition_plan import (
     BELOW,
     DAMAGED,
@@ -29,6 +29,7 @@ from compaction_platform.compact.glue.plan.partition_plan import (
 from compaction_platform.compact.plan.bin_packing import PackingPolicy
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.lake.storage.sizes import MB
+from compaction_platform.persisted_names import GLUE_SWAPPED
 
 pytestmark = pytest.mark.unit
 
@@ -78,7 +79,7 @@ def swapped(
         absorbed=tuple(version_of(HOME, name) for name in ("a", "b")),
         known={HOME: ("a", "b")},
     )
-    marker = FileVersion(SWAPPED, 1, "marker", since)
+    marker = FileVersion(GLUE_SWAPPED, 1, "marker", since)
     return PartitionFiles(at(VERSION, made, marker, *more), manifest, (at(HOME, *old),))
 
 

@@ -14,14 +14,14 @@ import polars
 import pyarrow
 import pyarrow.parquet
 
-from compaction_platform.lake.parquet.stitch.description import agreed
 from compaction_platform.lake.parquet.stitch.stitch_plan import (
     FEWEST_ROWS,
     ColumnChoice,
+    agreed,
     footers_of,
     plan_stitch,
-    write_stitched,
 )
+from compaction_platform.lake.parquet.stitch.stitch_writer import write_stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 
 ROWS = 1300  # of a file

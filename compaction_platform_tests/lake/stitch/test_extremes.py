@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compaction_platform.lake.parquet.stitch.extremes import extremes_of
+from compaction_platform.lake.parquet.stitch.statistics import extremes_of
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,8 @@ import pytest
 
 from compaction_platform.lake.parquet.stitch import verify
 from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch
+from compaction_platform.lake.parquet.stitch.stitch_writer import write_stitched
 from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 from compaction_platform_tests.lake.stitch.material import by_pyarrow
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from compaction_platform.lake.parquet.footer import FooterReader, footer_bytes
 from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
-from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch, write_stitched
+from compaction_platform.lake.parquet.stitch.stitch_plan import footers_of, plan_stitch
+from compaction_platform.lake.parquet.stitch.stitch_writer import write_stitched
 from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.parquet.thrift_compact import I64, parse, serialize
 from compaction_platform.lake.verification.fingerprint import ordered_fingerprint

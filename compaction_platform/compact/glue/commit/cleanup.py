@@ -9,10 +9,7 @@ from compaction_platform.compact.commit.delete_inputs import InputDeletion
 from compaction_platform.compact.glue.commit.swap_location import LocationSwap
 from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.plan.manifest import (
-    ABANDONED,
-    MANIFEST,
     OWN_MARKS,
-    SWAPPED,
     ManifestInput,
     VersionManifest,
     VersionManifestUnreadable,
@@ -31,6 +28,7 @@ from compaction_platform.compact.plan.bin_packing import OWN_NAME
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectMissing
+from compaction_platform.persisted_names import GLUE_ABANDONED, GLUE_MANIFEST, GLUE_SWAPPED
 
 ABANDONED_AFTER = timedelta(days=1)
 
@@ -98,7 +96,7 @@ class OldVersionCleanup:
         """What this very run has made and not published, as the catalog says; otherwise it goes with the leftovers."""
         with suppress(CompactionError):
             place = self.swap.places.look(target)
-            if place.find(SWAPPED) is None and self.swap.location(surveyed.partition) != target:
+            if place.find(GLUE_SWAPPED) is None and self.swap.location(surveyed.partition) != target:
                 self._delete(place, [*names, *OWN_MARKS])
 
     # ------------------------------------------------------------ what dead runs have left
@@ -126,17 +124,17 @@ class OldVersionCleanup:
             return None
         if theirs := [file.key for file in place.data if not _is_named_as_ours(file)]:
             return f"{theirs[0]} was put there by somebody else; look at it"
-        if place.find(SWAPPED):
+        if place.find(GLUE_SWAPPED):
             return "the catalog led here once and was changed by somebody else since; look at it, then delete it"
-        if place.find(MANIFEST) is None:
+        if place.find(GLUE_MANIFEST) is None:
             return None  # the catalog cannot ever have led here
         try:
-            manifest = read_manifest(self.swap.places.read(place.uri, MANIFEST))
+            manifest = read_manifest(self.swap.places.read(place.uri, GLUE_MANIFEST))
         except VersionManifestUnreadable as unreadable:
             return str(unreadable)
         except ObjectMissing:
             return None
-        if place.find(ABANDONED) or _inputs_are_safe(surveyed.found, manifest):
+        if place.find(GLUE_ABANDONED) or _inputs_are_safe(surveyed.found, manifest):
             return None
         return "it was about to be published, and what went into it is not where it was; look at it"
 
@@ -145,9 +143,9 @@ class OldVersionCleanup:
         catalog is asked after it is marked. The mark goes last, and is never taken away from files that are there:
         another process may have looked before."""
         with suppress(ObjectExists):
-            self.swap.places.at(place.uri).create(ABANDONED, b"being removed; nothing may lead here any more\n")
+            self.swap.places.at(place.uri).create(GLUE_ABANDONED, b"being removed; nothing may lead here any more\n")
         now = self.swap.places.look(place.uri)
-        if (now.find(SWAPPED) and now.data) or self.swap.location(surveyed.partition) == place.uri:
+        if (now.find(GLUE_SWAPPED) and now.data) or self.swap.location(surveyed.partition) == place.uri:
             return False
         self._delete(now, [file.key for file in now.data if _is_named_as_ours(file)])
         self._delete_marks(place.uri)

@@ -1,13 +1,12 @@
 """A table's partitions compacted where they are, as directories are: the catalog is not touched."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from compaction_platform.compact.glue.commit.catalog import GluePartition
 from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.plan.inventory import LISTINGS_AT_ONCE, PartitionInventory, problematic
-from compaction_platform.compact.glue.plan.manifest import MANIFEST, OutputFile
+from compaction_platform.compact.glue.plan.manifest import OutputFile
 from compaction_platform.compact.glue.plan.partition_plan import (
     PartitionFiles,
     PartitionLocation,
@@ -20,6 +19,8 @@ from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup
 from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.spark.parallel_map import ParallelMap
+from compaction_platform.lake.storage.threads import map_concurrently
+from compaction_platform.persisted_names import GLUE_MANIFEST
 from compaction_platform.settings import Settings
 
 
@@ -32,15 +33,14 @@ class InPlace:
 
     def surveys(self, partitions: Sequence[GluePartition]) -> list[PartitionSurvey]:
         self.surveyor.overlaps  # noqa: B018 (asked for once, not by every thread)
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            return list(pool.map(self._survey, partitions))
+        return map_concurrently(self._survey, partitions, LISTINGS_AT_ONCE)
 
     def _survey(self, partition: GluePartition) -> PartitionSurvey:
         if why := self.surveyor.why_not(partition):
             return problematic(partition, why)
         uri = place_of(partition.location or "")
         try:
-            if self.surveyor.places.look(uri).find(MANIFEST):
+            if self.surveyor.places.look(uri).find(GLUE_MANIFEST):
                 return problematic(partition, "swap_location has made its files; it cannot be compacted in place")
             run = self._run(uri)
             (survey,) = run.plan()

@@ -1,21 +1,12 @@
 """The commit: a partition's location changes to its new files, in one call, if nothing has changed since the plan."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from compaction_platform.compact.glue.commit.catalog import CatalogRefused, GlueCatalog, GluePartition, GlueTable
 from compaction_platform.compact.glue.config import PartitionSurvey
-from compaction_platform.compact.glue.plan.manifest import (
-    ABANDONED,
-    BEGUN,
-    MANIFEST,
-    SWAPPED,
-    OutputFile,
-    VersionManifest,
-    read_manifest,
-)
+from compaction_platform.compact.glue.plan.manifest import OutputFile, VersionManifest, read_manifest
 from compaction_platform.compact.glue.plan.partition_plan import (
     PartitionFiles,
     PartitionLocation,
@@ -27,6 +18,8 @@ from compaction_platform.compact.glue.plan.places import PartitionLocations, by_
 from compaction_platform.compact.glue.plan.unreferenced_versions import was_published
 from compaction_platform.errors import CompactionError, VerificationFailed
 from compaction_platform.lake.storage.object_store import ObjectExists
+from compaction_platform.lake.storage.retry import attempts
+from compaction_platform.persisted_names import GLUE_ABANDONED, GLUE_BEGUN, GLUE_MANIFEST, GLUE_SWAPPED
 
 # Refreshed if they are there; the first three in any case. (A crawler writes the others.)
 COUNTS = {"numFiles": "files", "totalSize": "size", "numRows": "rows"}
@@ -58,7 +51,7 @@ class LocationSwap:
         before = self.catalog.partition(self.table, surveyed.partition.values)
         self._require_same_location(surveyed, before)
         manifest = self._manifest(surveyed, before, target, outputs, now)
-        self.places.at(target).create(MANIFEST, manifest.model_dump_json(indent=1).encode())
+        self.places.at(target).create(GLUE_MANIFEST, manifest.model_dump_json(indent=1).encode())
         self._update(surveyed, before, manifest)
         self._confirm(before, manifest)
         self.note(manifest)
@@ -67,7 +60,7 @@ class LocationSwap:
     def _update(self, surveyed: PartitionSurvey, before: GluePartition, manifest: VersionManifest) -> None:
         """One call. If it is refused for being too fast, everything is looked at again before the next."""
         described = before.moved(_like(before.location or "", manifest.location), _counts(before, manifest))
-        for attempt in range(UPDATES):
+        for attempt in attempts(UPDATES, first_wait=WAIT_SECONDS):
             self._require_unchanged(surveyed, manifest)
             self._require_same(before, self.catalog.partition(self.table, before.values))
             try:
@@ -77,18 +70,17 @@ class LocationSwap:
                 # The answer may be what was lost, and not the change.
                 if self.location(before) == manifest.location:
                     return
-                if refused.code not in THROTTLED or attempt == UPDATES - 1:
+                if refused.code not in THROTTLED or attempt == UPDATES:
                     raise
-            time.sleep(WAIT_SECONDS * 2**attempt)
 
     def begin(self, target: str) -> None:
         """Before anything is put there."""
-        self.places.at(target).create(BEGUN, b"a run makes files here; without this, they are not published\n")
+        self.places.at(target).create(GLUE_BEGUN, b"a run makes files here; without this, they are not published\n")
 
     def note(self, manifest: VersionManifest) -> None:
         """From now on, by the store's clock, the grace of what was replaced runs."""
         try:
-            self.places.at(manifest.location).create(SWAPPED, b"the catalog leads here\n")
+            self.places.at(manifest.location).create(GLUE_SWAPPED, b"the catalog leads here\n")
         except ObjectExists:
             return  # another run has noted it
 
@@ -161,12 +153,12 @@ class LocationSwap:
     def _why_not_whole(self, manifest: VersionManifest) -> str | None:
         """Whether exactly the published files are at the new location, and it is not being removed."""
         place = self.places.look(manifest.location)
-        if place.find(BEGUN) is None or place.find(ABANDONED):
+        if place.find(GLUE_BEGUN) is None or place.find(GLUE_ABANDONED):
             return f"{manifest.location} was taken for abandoned and is being removed"
         there = {(file.name, file.etag) for file in place.data}
         if wrong := there ^ {(each.name, each.etag) for each in manifest.outputs}:
             return f"{manifest.location}/{min(wrong)[0]} is gone, changed, or was not made by this run"
-        return None if place.find(MANIFEST) else f"{manifest.location}/{MANIFEST} is gone"
+        return None if place.find(GLUE_MANIFEST) else f"{manifest.location}/{GLUE_MANIFEST} is gone"
 
     def _published_meanwhile(self, manifest: VersionManifest) -> list[VersionManifest]:
         """Versions that others have published since the plan: a run that was held up for long would lead the partition
@@ -179,7 +171,7 @@ class LocationSwap:
             for uri, files in around.items()
             if uri not in known and was_published(PartitionLocation(uri, files, True))
         ]
-        theirs = [read_manifest(self.places.read(uri, MANIFEST)) for uri in others]
+        theirs = [read_manifest(self.places.read(uri, GLUE_MANIFEST)) for uri in others]
         return [
             each for each in theirs if each.is_of(self.table.database, self.table.name, manifest.values, each.location)
         ]
@@ -219,7 +211,7 @@ def _old_places(found: PartitionFiles) -> dict[str, datetime | None]:
     earlier = found.manifest
     if earlier is None:
         return {found.current.uri: None}
-    swapped = next((file.changed_at for file in found.current.files if file.key == SWAPPED), None)
+    swapped = next((file.changed_at for file in found.current.files if file.key == GLUE_SWAPPED), None)
     still_there = {place.uri for place in found.old if place.data}
     before = {
         uri: since or swapped for uri, since in earlier.old_places.items() if uri == earlier.home or uri in still_there

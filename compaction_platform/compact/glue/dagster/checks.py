@@ -10,11 +10,11 @@ from compaction_platform.compact.dagster.checks import check_result
 from compaction_platform.compact.glue.audit import AuditPublished, gone_files, published_files
 from compaction_platform.compact.glue.config import PartitionSurvey
 from compaction_platform.compact.glue.job import GlueRun
-from compaction_platform.compact.glue.plan.manifest import SWAPPED
 from compaction_platform.compact.glue.report import GlueReport
 from compaction_platform.compact.plan.bin_packing import OWN_NAME
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.persisted_names import GLUE_SWAPPED
 
 FEW_SMALL = "few_small_files"
 WHOLE = "partitions_are_whole"
@@ -123,5 +123,5 @@ def _audited_in_place(run: GlueRun, surveys: Collection[PartitionSurvey]) -> dg.
 
 
 def _swapped_at(surveyed: PartitionSurvey) -> float:
-    marker = surveyed.found.current.find(SWAPPED)
+    marker = surveyed.found.current.find(GLUE_SWAPPED)
     return marker.changed_at.timestamp() if marker and marker.changed_at else 0.0

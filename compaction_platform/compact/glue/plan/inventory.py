@@ -1,7 +1,6 @@
 """Which partitions there are, what lies at their locations, and what is to be done with each. Nothing is changed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -17,13 +16,7 @@ from compaction_platform.compact.glue.commit.catalog import (
 from compaction_platform.compact.glue.config import GlueTableConfig, PartitionSurvey
 from compaction_platform.compact.glue.lists import Lists, why_not_in
 from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_name, partition_values
-from compaction_platform.compact.glue.plan.manifest import (
-    MANIFEST,
-    NOTHING_GAINED,
-    VersionManifest,
-    VersionManifestUnreadable,
-    read_manifest,
-)
+from compaction_platform.compact.glue.plan.manifest import VersionManifest, VersionManifestUnreadable, read_manifest
 from compaction_platform.compact.glue.plan.partition_plan import (
     VERSION,
     PartitionFiles,
@@ -41,12 +34,14 @@ from compaction_platform.compact.glue.plan.unreferenced_versions import Search
 from compaction_platform.compact.plan.copies import copies_of_inputs
 from compaction_platform.compact.plan.lineage import read_recorded_inputs
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
+from compaction_platform.lake.storage.threads import map_concurrently
+from compaction_platform.persisted_names import GLUE_MANIFEST, GLUE_NOTHING_GAINED
 from compaction_platform.settings import Settings
 
 LISTINGS_AT_ONCE = 16
 TRIED_AGAIN_AFTER = timedelta(days=1)
 MANIFEST_GONE = (
-    f"the catalog leads to a version of ours, but its {MANIFEST} is gone: what it replaced is not known. Put it "
+    f"the catalog leads to a version of ours, but its {GLUE_MANIFEST} is gone: what it replaced is not known. Put it "
     "back, or copy its files elsewhere and set the location to that"
 )
 NOTHING_TO_GAIN = "no two of its small files have exactly the same columns, or can be read"
@@ -151,15 +146,13 @@ class PartitionInventory:
                 return GluePartition(partition_name(keys, values), values, None)
 
         wanted = [partition_values(keys, name) for name in dict.fromkeys(names)]
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            return list(pool.map(one, wanted))
+        return map_concurrently(one, wanted, LISTINGS_AT_ONCE)
 
     def surveys(
         self, partitions: Iterable[GluePartition], rules: PartitionRules, now: datetime
     ) -> list[PartitionSurvey]:
         self.overlaps  # noqa: B018 (asked for once, not by every thread)
-        with ThreadPoolExecutor(LISTINGS_AT_ONCE) as pool:
-            return list(pool.map(lambda each: self.survey(each, rules, now), partitions))
+        return map_concurrently(lambda each: self.survey(each, rules, now), partitions, LISTINGS_AT_ONCE)
 
     def survey(self, partition: GluePartition, rules: PartitionRules, now: datetime) -> PartitionSurvey:
         """What is to be done with one partition; if it cannot be looked at, that is its problem and no other's."""
@@ -208,14 +201,14 @@ class PartitionInventory:
         return None
 
     def _manifest(self, partition: GluePartition, current: PartitionLocation) -> VersionManifest | None:
-        if current.find(MANIFEST) is None:
+        if current.find(GLUE_MANIFEST) is None:
             return None
-        manifest = read_manifest(self.places.read(current.uri, MANIFEST))
+        manifest = read_manifest(self.places.read(current.uri, GLUE_MANIFEST))
         mine = (self.table.database, self.table.name, partition.values, current.uri)
         if current.is_ours and manifest.is_of(*mine):
             return manifest
         raise VersionManifestUnreadable(
-            f"{current.uri}/{MANIFEST} is not about this partition: its files are somebody else's"
+            f"{current.uri}/{GLUE_MANIFEST} is not about this partition: its files are somebody else's"
         )
 
     def _why_unfinished(self, current: PartitionLocation) -> str | None:
@@ -244,5 +237,5 @@ def problematic(partition: GluePartition, why: str) -> PartitionSurvey:
 
 def _was_tried(around: PartitionLocation, version: str, now: datetime) -> bool:
     """Not long ago, that is: what could not be read then may be readable now."""
-    note = around.find(f"{NOTHING_GAINED}{version}")
+    note = around.find(f"{GLUE_NOTHING_GAINED}{version}")
     return note is not None and note.changed_at is not None and now - note.changed_at < TRIED_AGAIN_AFTER

@@ -10,13 +10,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.errors import CompactionError
+from compaction_platform.persisted_names import GLUE_ABANDONED, GLUE_BEGUN, GLUE_MANIFEST, GLUE_SWAPPED
 
-MANIFEST = "_compaction.json"
-SWAPPED = "_swapped"  # its time of change: since when the catalog is known to lead here
-BEGUN = "_begun"  # made once, before the first file: a directory that has lost it is never published
-ABANDONED = "_abandoned"  # this directory is being removed, and nothing may lead to it any more
-OWN_MARKS = (SWAPPED, MANIFEST, BEGUN, ABANDONED)
-NOTHING_GAINED = "_nothing_gained-"  # with the digest of some inputs, beside the versions: no two can be joined
+OWN_MARKS = (GLUE_SWAPPED, GLUE_MANIFEST, GLUE_BEGUN, GLUE_ABANDONED)
 
 
 class VersionManifestUnreadable(CompactionError):
@@ -86,6 +82,6 @@ def read_manifest(content: bytes) -> VersionManifest:
         return VersionManifest.model_validate_json(content)
     except ValidationError as invalid:
         raise VersionManifestUnreadable(
-            f"{MANIFEST} cannot be understood ({invalid.error_count()} problems): damaged, or of a newer version of "
-            "this program. The partition was left as it is."
+            f"{GLUE_MANIFEST} cannot be understood ({invalid.error_count()} problems): damaged, or of a newer version "
+            "of this program. The partition was left as it is."
         ) from None

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from compaction_platform.compact.glue.plan.manifest import SWAPPED, ManifestInput, VersionManifest
+from compaction_platform.compact.glue.plan.manifest import ManifestInput, VersionManifest
 from compaction_platform.compact.plan.bin_packing import OWN_NAME, FileGroup, PackingPolicy, bins, digest_of, is_own
 from compaction_platform.compact.plan.listing import FileVersion
+from compaction_platform.persisted_names import GLUE_SWAPPED
 
 COPIED = re.compile(r"(?P<stem>.*?)\.copied-(?P<digest>[0-9a-f]{24})(?P<ending>(\.parquet)?)", re.DOTALL)
 VERSION = re.compile(r"(?P<digest>v-[0-9a-f]{16})-[0-9a-f]{8}([0-9a-f]{8})?")
@@ -153,7 +154,7 @@ def plan_partition(found: PartitionFiles, rules: PartitionRules, now: datetime) 
     late = late_files(found)
     plan = PartitionPlan(
         late=tuple(late),
-        notes_swap=found.manifest is not None and found.current.find(SWAPPED) is None,
+        notes_swap=found.manifest is not None and found.current.find(GLUE_SWAPPED) is None,
         removable=tuple(_removable(found, rules, now)),
     )
     files = sorted(found.current.data)
@@ -256,7 +257,7 @@ def _removable(found: PartitionFiles, rules: PartitionRules, now: datetime) -> I
     had made ourselves; what writers had, if that is wanted."""
     if found.manifest is None:
         return
-    noted = found.current.find(SWAPPED)
+    noted = found.current.find(GLUE_SWAPPED)
     swapped_at = noted.changed_at if noted else None
     known = absorbed(found)
     for place in found.old:

@@ -2,18 +2,11 @@
 or dropped a partition. Their rows may be nowhere else, so they are named until a person has decided."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from compaction_platform.compact.glue.commit.catalog import GlueCatalog, GlueTable, PartitionMissing
 from compaction_platform.compact.glue.names import PartitionNameInvalid, partition_values
-from compaction_platform.compact.glue.plan.manifest import (
-    MANIFEST,
-    SWAPPED,
-    VersionManifest,
-    VersionManifestUnreadable,
-    read_manifest,
-)
+from compaction_platform.compact.glue.plan.manifest import VersionManifest, VersionManifestUnreadable, read_manifest
 from compaction_platform.compact.glue.plan.partition_plan import (
     VERSION,
     PartitionLocation,
@@ -24,6 +17,8 @@ from compaction_platform.compact.glue.plan.places import PartitionLocations
 from compaction_platform.compact.plan.listing import FileVersion
 from compaction_platform.compact.rewrite.compatible_inputs import in_one_line
 from compaction_platform.lake.storage.object_store import ObjectMissing
+from compaction_platform.lake.storage.threads import map_concurrently
+from compaction_platform.persisted_names import GLUE_MANIFEST, GLUE_SWAPPED
 
 LOOKS_AT_ONCE = 16
 
@@ -58,8 +53,7 @@ class Search:
         if names is None:
             found = versions_below(self.root, self.places.look(self.root).files)
         else:
-            with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-                looks = list(pool.map(lambda name: self.places.look(f"{self.root}/{name}").files, names))
+            looks = map_concurrently(lambda name: self.places.look(f"{self.root}/{name}").files, names, LOOKS_AT_ONCE)
             parts = (
                 versions_below(self.root, (replace(file, key=f"{name}/{file.key}") for file in files))
                 for name, files in zip(names, looks, strict=True)
@@ -71,9 +65,8 @@ class Search:
         """By partition: which of these versions no location leads to, and what to do about it."""
         wanted = {place_of(location) for location in locations}
         suspected = {name: rest for name, some in published.items() if (rest := _not_in(some, wanted))}
-        with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
-            answers = pool.map(lambda each: self._judged(*each), suspected.items())
-            return {name: why for name, why in zip(suspected, answers, strict=True) if why}
+        answers = map_concurrently(lambda each: self._judged(*each), suspected.items(), LOOKS_AT_ONCE)
+        return {name: why for name, why in zip(suspected, answers, strict=True) if why}
 
     def _judged(self, name: str, places: Sequence[PartitionLocation]) -> str | None:
         try:
@@ -97,7 +90,7 @@ class Search:
             if not was_published(now):
                 continue
             try:
-                manifest = read_manifest(self.places.read(each.uri, MANIFEST))
+                manifest = read_manifest(self.places.read(each.uri, GLUE_MANIFEST))
             except ObjectMissing:
                 continue
             except VersionManifestUnreadable:
@@ -141,14 +134,14 @@ def lineage_of(places: PartitionLocations, location: str | None) -> frozenset[st
     if location is None:
         return frozenset()
     try:
-        manifest = read_manifest(places.read(location, MANIFEST))
+        manifest = read_manifest(places.read(location, GLUE_MANIFEST))
     except (ObjectMissing, VersionManifestUnreadable):
         return frozenset({location})
     return frozenset({location, *manifest.old_places})
 
 
 def was_published(place: PartitionLocation) -> bool:
-    return bool(place.find(SWAPPED) and place.find(MANIFEST) and place.data)
+    return bool(place.find(GLUE_SWAPPED) and place.find(GLUE_MANIFEST) and place.data)
 
 
 def versions_below(root: str, files: Iterable[FileVersion]) -> dict[str, list[PartitionLocation]]:

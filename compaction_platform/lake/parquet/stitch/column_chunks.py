@@ -18,7 +18,6 @@ from compaction_platform.lake.parquet.page_header import (
     PLAIN,
     PLAIN_DICTIONARY,
     RLE,
-    HeaderReader,
     Page,
     pages_of,
 )
@@ -96,11 +95,11 @@ class StitchedColumn:
 Run = list[tuple[SourceChunk, DecodedPage]]
 
 
-def read_source_chunk(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int, headers: HeaderReader) -> SourceChunk:
+def read_source_chunk(file: memoryview, chunk: Chunk, leaf: Leaf, rows: int) -> SourceChunk:
     """A chunk with its pages, their checksums checked."""
     pages = [
         _with_sound_emptiness(page, chunk.codec)
-        for page in pages_of(file, chunk, headers=headers)
+        for page in pages_of(file, chunk)
         if page.values or page.kind == DICTIONARY
     ]
     dictionary = None

@@ -11,7 +11,7 @@ from compaction_platform.lake.parquet.page_header import DICTIONARY, pages_of
 from compaction_platform.lake.parquet.schema_elements import INT32, INT64, INT96, Leaf, columns_of
 from compaction_platform.lake.parquet.stitch.column_chunks import ColumnChunks, OutputPage, StitchedColumn
 from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
-from compaction_platform.lake.parquet.stitch.source import Part, decoded
+from compaction_platform.lake.parquet.stitch.stitch_plan import Part, decoded
 
 _OLD_LZ4 = 5  # a framing that nobody writes any more
 _WRITTEN_BY = NAMES | {_OLD_LZ4: NAMES[LZ4_RAW]}

@@ -1,10 +1,20 @@
-"""Files become one: which row groups go together, their columns one after the other, page indexes and a new footer."""
+"""Plan how the pages of many files become large columns of one, and write it.
 
+Row groups are put together, their columns one after the other, with page indexes and a new footer. Columns that must be
+decoded are read from many files at once, as if they were in one small file: opening each of them to read some rows
+takes longer than decoding.
+"""
+
+import base64
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
 
 from compaction_platform.lake.parquet.codecs import NAMES, NUMBERS, UNCOMPRESSED
 from compaction_platform.lake.parquet.footer import (
@@ -12,39 +22,138 @@ from compaction_platform.lake.parquet.footer import (
     Chunk,
     Footer,
     FooterReader,
-    PageLocation,
     RowGroup,
-    column_index_bytes,
-    column_orders_bytes,
     footer_bytes,
-    offset_index_bytes,
 )
-from compaction_platform.lake.parquet.page_header import DATA_V2, DICTIONARY, RLE, HeaderReader, Page, header_of
+from compaction_platform.lake.parquet.page_header import DATA_V2
 from compaction_platform.lake.parquet.schema_elements import (
     INT96,
     Leaf,
     columns_of,
     elements_of,
+    only,
     schema_bytes,
     with_nulls,
 )
 from compaction_platform.lake.parquet.stitch.column_chunks import (
-    ColumnChunks,
     SourceChunk,
-    StitchedColumn,
     Strategy,
     read_source_chunk,
 )
 from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported, unsupported_if_unreadable
-from compaction_platform.lake.parquet.stitch.source import Part, StitchSource
-from compaction_platform.lake.parquet.stitch.statistics import Bounds, boundary_order, merged
-from compaction_platform.lake.parquet.stitch.strategy import Poor, column_of
+
+ARROW = b"ARROW:schema"
+PANDAS = b"pandas"  # it tells about rows, and those are others now
+
+
+def agreed(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+    """What all of them say."""
+    first = metadata[0]
+    same = {key: value for key, value in first.items() if all(each.get(key) == value for each in metadata[1:])}
+    return {key: value for key, value in same.items() if key not in (ARROW, PANDAS)} | arrow_schema(metadata)
+
+
+def arrow_schema(metadata: Sequence[Mapping[bytes, bytes]]) -> dict[bytes, bytes]:
+    """What Arrow has noted about the columns, without what pandas has noted there about rows."""
+    notes = {each.get(ARROW) for each in metadata}
+    schemas = {None if note is None else _decoded(note) for note in notes}
+    if len(schemas) > 1:
+        raise StitchUnsupported("Arrow's own descriptions of the columns differ")
+    (schema,) = schemas
+    return {} if schema is None else {ARROW: base64.b64encode(schema)}
+
+
+def _decoded(note: bytes) -> bytes:
+    try:
+        schema = pyarrow.ipc.read_schema(pyarrow.BufferReader(base64.b64decode(note)))
+    except (ValueError, OSError, pyarrow.ArrowException) as invalid:
+        raise StitchUnsupported("Arrow's own description of the columns cannot be read") from invalid
+    return bytes(schema.remove_metadata().serialize())
+
+
+@dataclass(frozen=True)
+class StitchSource:
+    """A file whose columns can be copied."""
+
+    data: memoryview
+    footer: Footer
+    leaves: tuple[Leaf, ...]
+
+    @cached_property
+    def schema(self) -> pyarrow.Schema:
+        """As Arrow reads it."""
+        return open_sources(self.data).schema_arrow
+
+
+Part = tuple[StitchSource, int]  # a row group of a file, by its number
+
+
+def open_sources(data: Any, by_dictionary: Sequence[str] = ()) -> pyarrow.parquet.ParquetFile:
+    """`by_dictionary`: columns of text that Arrow gives as its dictionaries."""
+    return pyarrow.parquet.ParquetFile(
+        pyarrow.BufferReader(pyarrow.py_buffer(data)),
+        read_dictionary=list(by_dictionary),
+        page_checksum_verification=True,
+        coerce_int96_timestamp_unit="us",  # as compact and maintain read them: nanoseconds wrap around
+    )
+
+
+def decoded(
+    parts: Sequence[Part], name: str, leaf: str | None = None, *, by_dictionary: bool = False
+) -> Iterator[pyarrow.Table]:
+    """A column of these row groups, in their order; or only one of the leaves that are nested in it."""
+    for _, alike in groupby(parts, key=lambda part: _writer(part[0].footer)):
+        some = list(alike)
+        leaves = some[0][0].leaves
+        places = [place for place, each in enumerate(leaves) if each.path[0] == name]
+        file = open_sources(_one_file(some, places, name), [name] if by_dictionary else ())
+        # Where a list ends is in its values: read together, one that has too few would go on in the next row group.
+        repeats = any(leaves[place].repetition for place in places)
+        numbers = range(len(some))
+        for together in [[number] for number in numbers] if repeats else [numbers]:
+            yield file.read_row_groups(together, columns=None if leaf is None else [leaf], use_threads=False)
+
+
+def _writer(footer: Footer) -> tuple[bytes, bytes, int]:
+    """What a reader may go by to read pages in another way."""
+    return footer.schema, footer.created_by, footer.version
+
+
+def _one_file(parts: Sequence[Part], places: Sequence[int], name: str) -> bytes:
+    written: list[Any] = [MAGIC]
+    end = len(MAGIC)
+    groups = []
+    for source, number in parts:
+        group = source.footer.row_groups[number]
+        chunks = []
+        for chunk in (group.chunks[place] for place in places):
+            written.append(source.data[chunk.start : chunk.start + chunk.compressed])
+            chunks.append(_moved(chunk, end - chunk.start))
+            end += chunk.compressed
+        groups.append(RowGroup(group.rows, chunks))
+    first, _ = parts[0]
+    schema = schema_bytes(only(elements_of(first.footer.schema), name))
+    footer = Footer(first.footer.version, schema, groups, _note(first, name), first.footer.created_by)
+    return b"".join((*written, footer_bytes(footer)))
+
+
+def _moved(chunk: Chunk, by: int) -> Chunk:
+    """Where a column is now, and what is needed to decode it."""
+    sizes = (chunk.values, chunk.compressed, chunk.uncompressed)
+    dictionary = None if chunk.dictionary_page is None else chunk.dictionary_page + by
+    return Chunk(chunk.path, chunk.physical, chunk.codec, *sizes, chunk.data_page + by, dictionary, chunk.encodings)
+
+
+def _note(source: StitchSource, name: str) -> dict[bytes, bytes]:
+    """What Arrow has noted in that file about the column."""
+    if ARROW not in source.footer.metadata:
+        return {}
+    return {ARROW: base64.b64encode(pyarrow.schema([source.schema.field(name)]).serialize())}
+
 
 FEWEST_ROWS = 512  # of a row group, on average: what is smaller makes pages that are too small for any reader
 LARGEST_ROW_GROUP = 512 << 20  # decoded; to be verified it is held in memory
 MOST_CHUNKS = 200_000  # what is known about each takes about 2 KB
-WRITTEN_AT_ONCE = 1 << 20
-LARGE = 64 << 10
 DENIES_COMPRESSION = b"parquet-cpp version "  # as Arrow called itself then; readers know, and believe it nothing
 CREATED_BY = b"compaction_platform version 0.1.0 (build stitch)"
 
@@ -58,16 +167,12 @@ class StitchPlan:
     schema: bytes
     leaves: tuple[Leaf, ...]
     _pieces: dict[tuple[int, int], list[SourceChunk]] = field(default_factory=dict, repr=False, compare=False)
-    _headers: dict[int, HeaderReader] = field(default_factory=dict, repr=False, compare=False)
 
     def pieces(self, group: int, place: int) -> list[SourceChunk]:
         """The chunks that become one, by the number of the new row group and the place of the column. They are looked
         at once: to be written, and to be held against what was written."""
         if (group, place) not in self._pieces:
-            headers = self._headers.setdefault(place, HeaderReader())
-            self._pieces[group, place] = [
-                _piece_of(source, number, place, headers) for source, number in self.groups[group]
-            ]
+            self._pieces[group, place] = [_piece_of(source, number, place) for source, number in self.groups[group]]
         return self._pieces[group, place]
 
     @cached_property
@@ -191,200 +296,11 @@ def _grouped(sources: Sequence[StitchSource], row_group_bytes: int) -> Iterator[
         yield tuple(waiting)
 
 
-def _piece_of(source: StitchSource, number: int, place: int, headers: HeaderReader) -> SourceChunk:
+def _piece_of(source: StitchSource, number: int, place: int) -> SourceChunk:
     """One column of one row group of a file, with its pages."""
     group = source.footer.row_groups[number]
-    found = read_source_chunk(source.data, group.chunks[place], source.leaves[place], group.rows, headers)
+    found = read_source_chunk(source.data, group.chunks[place], source.leaves[place], group.rows)
     in_doubt = source.footer.created_by.startswith(DENIES_COMPRESSION) and found.chunk.codec != UNCOMPRESSED
     if in_doubt and any(page.kind == DATA_V2 and not page.is_compressed for page in found.pages):
         raise StitchUnsupported("an old writer says of compressed pages that they are not (ARROW-10353)")
     return found
-
-
-# ---------------------------------------------------------------- writing
-
-
-class Sink(Protocol):
-    """What a file is written to. Only one that is described twice is ever gone back in."""
-
-    def write(self, data: Any, /) -> Any: ...
-
-    def flush(self) -> Any: ...
-
-    def seek(self, place: int, /) -> Any: ...
-
-    def truncate(self) -> Any: ...
-
-
-class Stitched:
-    """A file in the making: all rows, in their order. What its footer says besides can be said again, after it was
-    looked at."""
-
-    def __init__(self, plan: StitchPlan, sink: Sink) -> None:
-        self.plan, self.sink, self.place = plan, sink, 0
-        self.choices: list[ColumnChoice] = []
-        self._waiting: list[Any] = []
-        self._size = 0
-        self._groups: list[RowGroup] = []
-        self._locations: list[list[list[PageLocation]]] = []  # by row group and column
-        self._poor: Poor = {}
-        self.metadata: Mapping[bytes, bytes] | None = None  # as it was described
-
-    def _write(self, data: Any) -> None:
-        """What is small waits for what comes behind it; what is large is not copied once more."""
-        self.place += len(data)
-        if len(data) >= LARGE:
-            self._flush()
-            self.sink.write(data)
-            return
-        self._waiting.append(data)
-        self._size += len(data)
-        if self._size >= WRITTEN_AT_ONCE:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._waiting:
-            self.sink.write(b"".join(self._waiting))
-        self._waiting, self._size = [], 0
-
-    def _row_group(self, new: int, group: Sequence[Part]) -> None:
-        chunks, locations = [], []
-        decoded = 0
-        rows = sum(source.footer.row_groups[number].rows for source, number in group)
-        for place, leaf in enumerate(self.plan.leaves):
-            column = ColumnChunks.of(leaf, self.plan.pieces(new, place), self.plan.codecs[place])
-            decoded += sum(each.decoded_bytes for each in column.pieces)
-            if decoded > LARGEST_ROW_GROUP:
-                raise StitchUnsupported("decoded, a row group would be too large to be held in memory")
-            made = column_of(column, group, self._poor)
-            name = ".".join(leaf.path)
-            self.choices.append(ColumnChoice(name, made.strategy, made.reason))
-            chunk, pages = self._chunk(column, made)
-            chunks.append(chunk)
-            locations.append(pages)
-        self._groups.append(RowGroup(rows, chunks))
-        self._locations.append(locations)
-
-    def _chunk(self, column: ColumnChunks, made: StitchedColumn) -> tuple[Chunk, list[PageLocation]]:
-        """Write a column. Returns it with the place of each page, empty if the rows of a page are not known."""
-        begins = self.place
-        uncompressed = 0
-        counted: dict[tuple[int, int], int] = {}
-        if made.dictionary is not None:
-            uncompressed += self._page(made.dictionary)
-            counted[DICTIONARY, made.dictionary.encoding] = 1
-        data_page = self.place
-        locations: list[PageLocation] = []
-        first_row: int | None = 0
-        for new in made.pages:
-            start = self.place
-            uncompressed += self._page(new.page)
-            kind = new.page.kind, new.page.encoding
-            counted[kind] = counted.get(kind, 0) + 1
-            if first_row is not None:
-                locations.append((start, self.place - start, first_row))
-                first_row = None if new.rows is None else first_row + new.rows
-        has_rows = len(locations) == len(made.pages)
-        encodings = {RLE} if column.leaf.definition or column.leaf.repetition else set()
-        chunk = Chunk(
-            column.leaf.path,
-            column.leaf.physical,
-            made.codec,
-            sum(new.page.values for new in made.pages),
-            self.place - begins,
-            uncompressed,
-            data_page,
-            None if made.dictionary is None else begins,
-            tuple(sorted(encodings | {encoding for _, encoding in counted})),
-            tuple((kind, encoding, count) for (kind, encoding), count in counted.items()),
-        )
-        return chunk, locations if has_rows else []
-
-    def _page(self, page: Page) -> int:
-        """Write a page; returns what it takes when it is not compressed."""
-        header = header_of(page)
-        self._write(header + page.before)
-        self._write(page.data)
-        return len(header) + page.uncompressed
-
-    @unsupported_if_unreadable()
-    def describe(self, metadata: Mapping[bytes, bytes], bounds: Bounds | None = None) -> None:
-        """Write the page indexes and the footer, in place of those that are there. `bounds` are published as they are:
-        they come from the proof, never from the inputs."""
-        if self.metadata is not None:
-            self.sink.seek(self.place)
-            self.sink.truncate()
-        self.metadata = metadata
-        end = self.place
-        self._index(bounds or {})
-        self.place = end  # whoever describes it again begins here
-        footer = Footer(
-            max(source.footer.version for source in self.plan.sources),
-            self.plan.schema,
-            self._groups,
-            metadata,
-            self.plan.created_by,
-            column_orders_bytes(len(self.plan.leaves)),
-        )
-        self.sink.write(footer_bytes(footer))
-        self.sink.flush()
-
-    def publish(self, bounds: Bounds) -> None:
-        """Describe it once more, with the bounds that its proof has computed."""
-        self.describe(self.metadata or {}, bounds)
-
-    def _index(self, bounds: Bounds) -> None:
-        places = [(number, place) for number, group in enumerate(self._groups) for place in range(len(group.chunks))]
-        for number, place in places:
-            chunk, locations = self._groups[number].chunks[place], self._locations[number][place]
-            pages, order = bounds.get((number, place), []), self.plan.leaves[place].order
-            chunk.statistics = merged(pages, order)
-            index = None
-            if order is not None and locations and len(pages) == len(locations):
-                index = column_index_bytes(pages, boundary_order(pages, order))
-            chunk.column_index = None if index is None else self._indexed(index)
-        for number, place in places:
-            locations = self._locations[number][place]
-            offsets = self._indexed(offset_index_bytes(locations)) if locations else None
-            self._groups[number].chunks[place].offset_index = offsets
-        self._flush()
-
-    def _indexed(self, index: bytes) -> tuple[int, int]:
-        place = self.place
-        self._write(index)
-        return place, len(index)
-
-    @property
-    def columns(self) -> tuple[ColumnChoice, ...]:
-        """How each column was made, in most of the row groups, and why."""
-        found: dict[str, list[ColumnChoice]] = {}
-        for choice in self.choices:
-            found.setdefault(choice.column, []).append(choice)
-        return tuple(_usual(choices) for choices in found.values())
-
-    def told(self) -> str:
-        """How many columns were made in which way."""
-        counts = Counter(choice.strategy for choice in self.columns)
-        ways = ", ".join(f"{count} {strategy}" for strategy, count in sorted(counts.items()))
-        return f"pages are joined; columns: {ways}"
-
-    @unsupported_if_unreadable()
-    def write(self) -> None:
-        """Raises StitchUnsupported if it turns out that it cannot be done."""
-        self._write(MAGIC)
-        for new, group in enumerate(self.plan.groups):
-            self._row_group(new, group)
-        self._flush()
-
-
-def _usual(choices: Sequence[ColumnChoice]) -> ColumnChoice:
-    ((strategy, _),) = Counter(choice.strategy for choice in choices).most_common(1)
-    return next(choice for choice in choices if choice.strategy == strategy)
-
-
-def write_stitched(plan: StitchPlan, metadata: Mapping[bytes, bytes], sink: Sink) -> Stitched:
-    """One file by this plan. Raises StitchUnsupported if it turns out that it cannot be done."""
-    made = Stitched(plan, sink)
-    made.write()
-    made.describe(metadata)  # without bounds: they are known when it is proved
-    return made
