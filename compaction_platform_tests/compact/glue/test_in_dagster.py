@@ -339,20 +339,22 @@ def test_damage_in_a_compacted_file_is_found(deploy: Callable[..., Deployment]) 
 
 
 def test_the_schedule_asks_for_one_run_at_a_time(deploy: Callable[..., Deployment]) -> None:
-    deployment = deploy()
-    schedule = deployment.defs.get_repository_def().get_schedule_def(f"compact_{deployment.called}_schedule")
-    context = dg.build_schedule_context(instance=deployment.instance)
-    request = schedule(context)
-    assert isinstance(request, dg.RunRequest) and request.partition_key is None
-    deployment.scene.fill(deployment.scene.partition("2023", "05"))
-    job = deployment.defs.resolve_job_def(f"compact_{deployment.called}")
-    run = deployment.instance.create_run_for_job(job, run_config=request.run_config, tags=dict(job.tags))
-    assert isinstance(schedule(context), dg.SkipReason)
-    deployment.instance.report_run_canceled(run)
-    assert isinstance(schedule(context), dg.RunRequest)
-    assert set(metadata_of(deployment.run(**request.run_config["ops"][f"rewrite_{deployment.called}"]["config"]))) == {
-        "year=2023/month=05"
-    }
+    with dg.instance_for_test() as instance:  # a schedule asks for its instance by reference; one in memory has none
+        deployment = deploy()
+        deployment.instance = instance
+        schedule = deployment.defs.get_repository_def().get_schedule_def(f"compact_{deployment.called}_schedule")
+        context = dg.build_schedule_context(instance=deployment.instance)
+        request = schedule(context)
+        assert isinstance(request, dg.RunRequest) and request.partition_key is None
+        deployment.scene.fill(deployment.scene.partition("2023", "05"))
+        job = deployment.defs.resolve_job_def(f"compact_{deployment.called}")
+        run = deployment.instance.create_run_for_job(job, run_config=request.run_config, tags=dict(job.tags))
+        assert isinstance(schedule(context), dg.SkipReason)
+        deployment.instance.report_run_canceled(run)
+        assert isinstance(schedule(context), dg.RunRequest)
+        assert set(
+            metadata_of(deployment.run(**request.run_config["ops"][f"rewrite_{deployment.called}"]["config"]))
+        ) == {"year=2023/month=05"}
 
 
 @pytest.mark.parametrize(
