@@ -27,10 +27,17 @@ hypothesis_settings.load_profile("project")
 LONG_ONES = ("scenarios", "docker", "test_spark.py", "test_archive_faults.py", "test_maintain_faults.py")
 
 
+# What makes an integration test of a test that uses it. (One that starts servers of its own is marked by hand.)
+SERVERS = {"lake", "shared_spark", "catalog_server"}
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        used = SERVERS.intersection(getattr(item, "fixturenames", ()))
+        if used and any(item.iter_markers("unit")):
+            raise pytest.UsageError(f"{item.nodeid} is marked unit and uses {', '.join(sorted(used))}")
         if not any(item.iter_markers("unit")) and not any(item.iter_markers("integration")):
-            raise pytest.UsageError(f"{item.nodeid} is marked neither unit nor integration")
+            item.add_marker("integration" if used else "unit")
     items.sort(key=lambda item: not {item.path.name, item.path.parent.name} & set(LONG_ONES))
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from compaction_platform_tests.zygote import Zygote
 
-pytestmark = pytest.mark.unit
-
 IMPORTS = "import os, signal, sys\nimport pyarrow.parquet, pyiceberg.io.pyarrow, pyspark.sql.connect.session\n"
 
 

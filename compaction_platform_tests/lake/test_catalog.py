@@ -1,12 +1,8 @@
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.settings import Settings
 from compaction_platform_tests.zygote import Zygote
-
-pytestmark = pytest.mark.integration
 
 
 def test_a_catalog_is_opened_once_for_each_thread_and_each_address(settings: Settings) -> None:
