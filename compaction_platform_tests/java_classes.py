@@ -7,7 +7,7 @@ name has all of that in it, so that `python -m compaction_platform_tests.java_cl
 
 import hashlib
 import os
-import subprocess
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.embedded_lake.jars import jars_directory
-from compaction_platform.embedded_lake.java import find_java
 from compaction_platform.lake.spark.session import spark_session
 
 # A Spark of a test does not live long: code that is compiled as well as can be is not used often enough to be worth it.
@@ -50,14 +49,18 @@ DROP TABLE lake.classes.t
 def options() -> str:
     """For JAVA_TOOL_OPTIONS."""
     archive = archive_file()
-    return f"{QUICKLY} {IN_SILENCE} -XX:SharedArchiveFile={archive}" if archive.exists() else QUICKLY
+    return f"{QUICKLY} {IN_SILENCE} -XX:SharedArchiveFile={archive}" if archive and archive.exists() else QUICKLY
 
 
-def archive_file() -> Path:
-    java = str(find_java())
-    version = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr.splitlines()[-2:]
+def archive_file() -> Path | None:
+    """None where there is no Java: many tests need none."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "")
+    if not java.is_file():
+        return None
+    java = java.resolve()
     jars = sorted((jar.name, jar.stat().st_size) for jar in jars_directory().glob("*.jar"))
-    fits = repr((java, version, str(jars_directory()), jars, QUICKLY))
+    fits = repr((str(java), java.stat().st_mtime_ns, str(jars_directory()), jars, QUICKLY))
     return Path(sys.prefix) / f"java-classes-{hashlib.sha256(fits.encode()).hexdigest()[:16]}.jsa"
 
 
@@ -87,5 +90,5 @@ def work(session: Any) -> None:
 
 if __name__ == "__main__":
     wanted = archive_file()
-    if not wanted.exists():
+    if wanted and not wanted.exists():
         make(wanted)
