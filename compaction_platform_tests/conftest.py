@@ -14,8 +14,10 @@ from hypothesis import settings as hypothesis_settings
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.settings import PREFIX, Settings
+from compaction_platform_tests import java_classes
 from compaction_platform_tests.metrics_receiver import Receiver, receiving
 from compaction_platform_tests.one_spark import LakeBesideSpark, SharedSpark, one_spark
+from compaction_platform_tests.zygote import Zygote, started
 
 hypothesis_settings.register_profile("project", deadline=None, database=None, derandomize=True)
 hypothesis_settings.load_profile("project")
@@ -46,10 +48,7 @@ def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def java_starts_quickly() -> None:
-    """A Spark of a test does not live long: code that is compiled as well as can be is not used often enough to be
-    worth it. Nor need the classes of pinned jars be verified each time."""
-    quickly = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", quickly)
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", java_classes.options())
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -60,6 +59,13 @@ def signals_are_heard() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Makes processes for tests to kill."""
+    with started() as zygote:
+        yield zygote
 
 
 @pytest.fixture(scope="session")

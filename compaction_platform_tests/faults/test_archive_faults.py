@@ -2,11 +2,7 @@
 committed cold hold every row exactly once."""
 
 import contextlib
-import pickle
-import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +29,7 @@ from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.settings import Settings
 from compaction_platform_tests.archive.databases import another_database
 from compaction_platform_tests.archive.scene import NAMES, RANGE, Scene, everything_once, hot
+from compaction_platform_tests.zygote import Zygote
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +50,7 @@ def is_settled(scene: Scene, expected: dict[str, Any], state: str) -> None:
 # ---------------------------------------------------------------- death
 
 SCRIPT = """
-import os, pickle, signal, sys
+import os, signal
 from compaction_platform.archive.jobs import archive_range as archive_run
 from compaction_platform.archive.cold import publish
 from compaction_platform.archive.jobs.copy_file import CopyTask
@@ -111,14 +108,7 @@ def work(point, archive, settings):
     ArchiveRun(archive, settings, lambda: ParallelMap(None, 1), owner="to be killed").run(blocks)
     PurgeRun(archive, settings, owner="to be killed").run(blocks)
 
-# Everything is imported and nothing opened: a fork of this process is as good as a new one, and there at once.
-while request := sys.stdin.buffer.readline():
-    point, archive, settings = pickle.loads(bytes.fromhex(request.decode()))
-    child = os.fork()
-    if child == 0:
-        work(point, archive, settings)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+work(*arguments)
 """
 
 ARCHIVING = [
@@ -148,29 +138,14 @@ PURGING = [
 ]
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator["subprocess.Popen[str]"]:
-    """Makes processes that work until they are killed."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def die_at(scene: Scene, point: str, workers: "subprocess.Popen[str]") -> None:
-    assert workers.stdin is not None
-    assert workers.stdout is not None
-    workers.stdin.write(pickle.dumps((point, scene.archive, scene.settings)).hex() + "\n")
-    workers.stdin.flush()
-    assert int(workers.stdout.readline()) == -signal.SIGKILL
+def die_at(scene: Scene, point: str, zygote: Zygote) -> None:
+    zygote.die(SCRIPT, point, scene.archive, scene.settings)
 
 
 @pytest.mark.parametrize("point", ARCHIVING)
-def test_an_archive_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str, workers: Any) -> None:
+def test_an_archive_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str, zygote: Zygote) -> None:
     expected = hot(scene)
-    die_at(scene, point, workers)
+    die_at(scene, point, zygote)
     assert hot(scene) == expected, "archiving deletes nothing"
     scene.expire_leases()
     scene.archived(10, 20)
@@ -178,9 +153,9 @@ def test_an_archive_that_is_killed_is_finished_by_the_next_run(scene: Scene, poi
 
 
 @pytest.mark.parametrize("point", PURGING)
-def test_a_purge_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str, workers: Any) -> None:
+def test_a_purge_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str, zygote: Zygote) -> None:
     expected = hot(scene)
-    die_at(scene, point, workers)
+    die_at(scene, point, zygote)
     everything_once(scene, expected)
     scene.expire_leases()
     scene.archived(10, 20)
@@ -191,11 +166,11 @@ def test_a_purge_that_is_killed_is_finished_by_the_next_run(scene: Scene, point:
 @pytest.mark.parametrize(
     "point", ["after staged", "after one file was set aside", "after one file was shown", "before committed"]
 )
-def test_a_replacement_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str, workers: Any) -> None:
+def test_a_replacement_that_is_killed_is_finished_by_the_next_run(scene: Scene, point: str, zygote: Zygote) -> None:
     scene.archived(10, 20)
     scene.execute("UPDATE TABLES.logs SET data = 'changed' WHERE block_number = 14")
     expected = hot(scene)
-    die_at(scene, point, workers)
+    die_at(scene, point, zygote)
     for name in NAMES:
         attempts = {key.rpartition("-")[2] for key in scene.visible(name)}
         assert len(attempts) <= 1, "never two versions for a plain reader"
@@ -302,9 +277,9 @@ def test_a_purge_that_was_paused_longer_than_its_lease_deletes_nothing_later(
     everything_once(scene, expected)
 
 
-def test_a_run_that_died_and_is_tried_again_need_not_wait_for_its_own_lease(scene: Scene, workers: Any) -> None:
+def test_a_run_that_died_and_is_tried_again_need_not_wait_for_its_own_lease(scene: Scene, zygote: Zygote) -> None:
     expected = hot(scene)
-    die_at(scene, "after copying", workers)
+    die_at(scene, "after copying", zygote)
     with pytest.raises(RangeBusy, match="run to be killed has it"):
         scene.archived(10, 20)
     again = replace(scene.run(), owner="to be killed")
@@ -312,9 +287,9 @@ def test_a_run_that_died_and_is_tried_again_need_not_wait_for_its_own_lease(scen
     is_settled(scene, expected, "committed")
 
 
-def test_a_run_that_died_in_its_purge_need_not_wait_for_its_own_lease(scene: Scene, workers: Any) -> None:
+def test_a_run_that_died_in_its_purge_need_not_wait_for_its_own_lease(scene: Scene, zygote: Zygote) -> None:
     expected = hot(scene)
-    die_at(scene, "after one file was purged", workers)
+    die_at(scene, "after one file was purged", zygote)
     with pytest.raises(RangeBusy, match="run to be killed has it"):
         scene.archived(10, 20)
     assert replace(scene.run(), owner="to be killed").run(RANGE).outcome == "kept"

@@ -3,9 +3,6 @@
 import contextlib
 import errno
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -31,6 +28,7 @@ from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectStore, StoreRefused
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.yard import Yard, local_yard, rows
+from compaction_platform_tests.zygote import Zygote
 
 pytestmark = pytest.mark.unit
 
@@ -69,7 +67,7 @@ from compaction_platform.settings import Settings
 from compaction_platform.lake.parquet.stitch.errors import StitchUnsupported
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 
-uri, point = sys.argv[1:]
+uri, point = arguments
 
 def die(*arguments, **named):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -101,13 +99,6 @@ CompactRun(DirectoryConfig(uri), Settings(_env_file=None), lambda: ParallelMap(N
 """
 
 
-def die_at(yard: Yard, point: str) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT, yard.uri, point], capture_output=True, timeout=60, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
-
-
 @pytest.mark.parametrize(
     ("point", "is_committed"),
     [
@@ -121,8 +112,10 @@ def die_at(yard: Yard, point: str) -> None:
         ("after removing", True),
     ],
 )
-def test_a_run_that_is_killed_is_finished_by_the_next(yard: Yard, point: str, is_committed: bool) -> None:
-    die_at(yard, point)
+def test_a_run_that_is_killed_is_finished_by_the_next(
+    yard: Yard, zygote: Zygote, point: str, is_committed: bool
+) -> None:
+    zygote.die(SCRIPT, yard.uri, point)
     assert len(yard.outputs()) == is_committed
     yard.grow_older()  # or the next run would wait for the dead one
     assert yard.compact().failed == {}
@@ -130,10 +123,12 @@ def test_a_run_that_is_killed_is_finished_by_the_next(yard: Yard, point: str, is
     is_compacted(yard)
 
 
-def test_a_run_right_after_a_death_waits_and_finishes(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_right_after_a_death_waits_and_finishes(
+    yard: Yard, zygote: Zygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reconcile, "SETTLED_AFTER", timedelta(seconds=3))
     monkeypatch.setattr(job, "WAIT_SECONDS", 0.1)
-    die_at(yard, "after uploading")
+    zygote.die(SCRIPT, yard.uri, "after uploading")
     (survey,) = yard.run().plan()
     assert (survey.plan.unsettled, survey.plan.is_empty) == (8, True), "what another run may take back is not touched"
     report = yard.compact()
@@ -143,13 +138,11 @@ def test_a_run_right_after_a_death_waits_and_finishes(yard: Yard, monkeypatch: p
     is_compacted(yard)
 
 
-def test_a_full_disk_changes_nothing(yard: Yard, tmp_path: Path) -> None:
+def test_a_full_disk_changes_nothing(yard: Yard, zygote: Zygote) -> None:
     limited = "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     limited += "resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))"
     script = SCRIPT.replace("CompactRun(", f"{limited}; report = CompactRun(").rstrip() + "; print(report.failed)"
-    ended = subprocess.run(
-        [sys.executable, "-c", script, yard.uri, "nowhere"], capture_output=True, text=True, timeout=60, check=False
-    )
+    ended = zygote.run(script, yard.uri, "nowhere")
     assert ended.returncode == 0, ended.stderr[-2000:]
     assert "File too large" in ended.stdout
     assert (len(yard.files()), yard.outputs()) == (8, [])
@@ -342,6 +335,15 @@ def test_two_runs_at_once(yard: Yard, monkeypatch: pytest.MonkeyPatch, place: An
     assert yard.run().plan()[0].plan.is_empty
 
 
+# Who reads the outputs as well says nothing about a race, and costs more than the rest: these tests read all rows.
+UNPROVED = JoinOptions(WriterOptions(), second_reader="none")
+
+
+def unproved(yard: Yard, target: Yard, originals_are: Any) -> CompactRun:
+    target_uri = None if target is yard else target.uri
+    return yard.run(originals=originals_are, target_uri=target_uri, second_reader="none")
+
+
 OVERLAPPING = [
     ((0, 1, 2, 3), (3, 4, 5, 6)),
     ((3, 4, 5, 6), (0, 1, 2, 3)),
@@ -371,7 +373,7 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
         FileVersion(stored.key, stored.size, stored.etag, stored.last_modified) for stored in yard.store.list()
     )
     removal = delete_inputs.InputDeletion(originals_are, datetime.now(UTC))
-    work = CompactGroup(yard.store, target.store, JoinOptions(WriterOptions()), removal)
+    work = CompactGroup(yard.store, target.store, UNPROVED, removal)
     ours, theirs = (FileGroup(tuple(files[number] for number in group), 128) for group in groups)
 
     def other() -> None:
@@ -392,7 +394,7 @@ def test_two_runs_whose_plans_overlap(  # noqa: PLR0917 (its parameters are what
     assert happened == ([] if originals_are == "keep" and step == "_remove_some" else [step])
     for age in (timedelta(), timedelta(minutes=5), timedelta(days=1), timedelta(days=1)):
         target.grow_older(age)
-        again = yard.run(originals=originals_are, target_uri=target.uri if elsewhere else None)
+        again = unproved(yard, target, originals_are)
         if not again.plan()[0].plan.unsettled:  # or it would wait
             again.run()
         assert {row["id"] for row in all_rows(yard, target)} == set(range(400)), "nothing is ever lost"
@@ -459,7 +461,7 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
     work = CompactGroup(
         yard.store,
         target.store,
-        JoinOptions(WriterOptions()),
+        UNPROVED,
         delete_inputs.InputDeletion(originals_are, datetime.now(UTC)),
     )
     ours, theirs = (FileGroup(tuple(files[number] for number in group), 128) for group in groups)
@@ -479,7 +481,7 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
 
     def run_later() -> None:
         days.append(1)
-        yard.run(originals=originals_are, target_uri=target.uri if elsewhere else None).run()
+        unproved(yard, target, originals_are).run()
 
     def a_day() -> None:
         if other_one.endswith("meanwhile"):
@@ -508,7 +510,7 @@ def test_a_run_that_sleeps_for_a_day_before_any_change_loses_nothing(  # noqa: P
     for _ in range(3):
         run_later()
     assert sorted(row["id"] for row in all_rows(yard, target)) == list(range(400)), ("nothing is there twice", slept)
-    again = yard.run(originals=originals_are, target_uri=target.uri if elsewhere else None)
+    again = unproved(yard, target, originals_are)
     assert again.plan()[0].plan.conflicts == {}
 
 
@@ -627,8 +629,8 @@ def test_what_an_output_was_made_of_is_known_when_it_is_taken_along(yard: Yard) 
         every_row_once(yard)
 
 
-def test_an_output_made_of_a_file_that_was_replaced_since_is_for_a_person(yard: Yard) -> None:
-    die_at(yard, "after uploading")
+def test_an_output_made_of_a_file_that_was_replaced_since_is_for_a_person(yard: Yard, zygote: Zygote) -> None:
+    zygote.die(SCRIPT, yard.uri, "after uploading")
     yard.put("h=1/3.parquet", rows(3000))
     yard.grow_older()
     report = yard.compact()

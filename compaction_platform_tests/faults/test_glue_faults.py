@@ -2,9 +2,6 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -23,6 +20,7 @@ from compaction_platform.persisted_names import GLUE_MANIFEST, GLUE_SWAPPED
 from compaction_platform.settings import Settings
 from compaction_platform_tests.compact.glue.catalog_server import CatalogServer
 from compaction_platform_tests.compact.glue.scene import GRACE_OVER, RULES, Scene, clicks
+from compaction_platform_tests.zygote import Zygote
 
 pytestmark = pytest.mark.integration
 
@@ -63,7 +61,7 @@ def is_finished(scene: Scene) -> None:
 # ---------------------------------------------------------------- death
 
 SCRIPT = """
-import os, signal, sys
+import os, signal
 from compaction_platform.compact.glue.rewrite import partition_files
 from compaction_platform.compact.glue.commit import cleanup
 from compaction_platform.compact.glue import job
@@ -82,7 +80,7 @@ from compaction_platform.settings import load_settings
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 from datetime import timedelta
 
-database, point = sys.argv[1:]
+database, point = arguments
 
 def die(*arguments, **named):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -111,15 +109,9 @@ GlueRun(kept, load_settings(), lambda: ParallelMap(None, 1)).run()
 """
 
 
-def die_at(scene: Scene, environment: dict[str, str], point: str) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT, scene.database, point],
-        env={**os.environ, **environment, "COMPACTION_GLUE_ENDPOINT": scene.server.url},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+def die_at(zygote: Zygote, scene: Scene, environment: dict[str, str], point: str) -> None:
+    there = {**os.environ, **environment, "COMPACTION_GLUE_ENDPOINT": scene.server.url}
+    zygote.die(SCRIPT, scene.database, point, environment=there)
 
 
 @pytest.mark.parametrize(
@@ -136,13 +128,14 @@ def die_at(scene: Scene, environment: dict[str, str], point: str) -> None:
 )
 def test_a_run_that_is_killed_is_finished_by_the_next(
     scene: Scene,
+    zygote: Zygote,
     lake_environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     point: str,
     is_swapped: bool,
 ) -> None:
     home = scene.place(*PARTITION)
-    die_at(scene, lake_environment, point)
+    die_at(zygote, scene, lake_environment, point)
     assert (scene.place(*PARTITION) != home) == is_swapped
     assert scene.ids(*PARTITION) == ROWS
     report = scene.compact()
@@ -157,10 +150,12 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     is_finished(scene)
 
 
-def test_a_removal_that_is_killed_is_finished_by_the_next(scene: Scene, lake_environment: dict[str, str]) -> None:
+def test_a_removal_that_is_killed_is_finished_by_the_next(
+    scene: Scene, zygote: Zygote, lake_environment: dict[str, str]
+) -> None:
     home = scene.place(*PARTITION)
     scene.compact()
-    die_at(scene, lake_environment, "while removing")
+    die_at(zygote, scene, lake_environment, "while removing")
     assert len(scene.names(home)) == 4
     assert scene.compact(GRACE_OVER).results[0].removed == 4
     is_finished(scene)
@@ -421,9 +416,9 @@ def test_two_runs_of_different_inputs_lose_nothing(scene: Scene, monkeypatch: py
 
 @pytest.mark.parametrize("point", ["after a file", "after the manifest"])
 def test_what_a_dead_run_has_left_is_removed_if_its_inputs_are_safe(
-    scene: Scene, lake_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, point: str
+    scene: Scene, zygote: Zygote, lake_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    die_at(scene, lake_environment, point)
+    die_at(zygote, scene, lake_environment, point)
     (left,) = versions(scene)
     scene.put(scene.place(*PARTITION), "more.parquet", clicks(900))
     scene.compact()

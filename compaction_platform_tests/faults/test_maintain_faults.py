@@ -1,9 +1,6 @@
 """What may happen in the middle of maintenance, made to happen: deaths, other writers, answers that are lost."""
 
-import pickle
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -21,6 +18,7 @@ from compaction_platform.maintain.operations.rollback import CannotRollBack
 from compaction_platform.maintain.operations.verify_rows import missing_files, rows_differ
 from compaction_platform.settings import Settings
 from compaction_platform_tests.maintain.scene import Scene, ordered, rows_of
+from compaction_platform_tests.zygote import Zygote
 
 pytestmark = pytest.mark.integration
 
@@ -40,7 +38,7 @@ def scene(settings: Settings, spark: Any) -> Scene:
 # ---------------------------------------------------------------- death
 
 SCRIPT = """
-import os, pickle, signal, sys
+import os, signal
 from compaction_platform.lake.iceberg import replace_files
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.spark.parallel_map import ParallelMap
@@ -78,36 +76,12 @@ def work(point, rules, settings, later):
     points[point]()
     MaintainRun(rules, settings, lambda: ParallelMap(None, 1), None, clock=lambda: datetime.now(UTC) + later).run()
 
-# Everything is imported and nothing opened: a fork of this process is as good as a new one, and there at once.
-while request := sys.stdin.buffer.readline():
-    arguments = pickle.loads(bytes.fromhex(request.decode()))
-    child = os.fork()
-    if child == 0:
-        work(*arguments)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+work(*arguments)
 """
 
 
-@pytest.fixture(scope="module")
-def workers() -> Iterator["subprocess.Popen[str]"]:
-    """Makes processes that work until they are killed."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def die_at(
-    scene: Scene, point: str, workers: "subprocess.Popen[str]", later: timedelta = timedelta(), **changes: Any
-) -> None:
-    assert workers.stdin is not None and workers.stdout is not None
-    rules = scene.rules(**changes)
-    workers.stdin.write(pickle.dumps((point, rules, scene.settings, later)).hex() + "\n")
-    workers.stdin.flush()
-    assert int(workers.stdout.readline()) == -9, "it must have died at this point"
+def die_at(scene: Scene, point: str, zygote: Zygote, later: timedelta = timedelta(), **changes: Any) -> None:
+    zygote.die(SCRIPT, point, scene.rules(**changes), scene.settings, later)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +96,9 @@ def die_at(
     ],
 )
 def test_whatever_is_killed_the_rows_are_there_and_the_next_run_goes_on(
-    scene: Scene, point: str, workers: "subprocess.Popen[str]"
+    scene: Scene, point: str, zygote: Zygote
 ) -> None:
-    die_at(scene, point, workers)
+    die_at(scene, point, zygote)
     scene.assert_nothing_lost()
     scene.maintain()
     scene.assert_nothing_lost()
@@ -139,12 +113,12 @@ def test_whatever_is_killed_the_rows_are_there_and_the_next_run_goes_on(
 
 
 @pytest.mark.parametrize("point", ["after an orphan was copied", "after an orphan was set aside"])
-def test_a_death_while_orphans_are_set_aside(scene: Scene, point: str, workers: "subprocess.Popen[str]") -> None:
+def test_a_death_while_orphans_are_set_aside(scene: Scene, point: str, zygote: Zygote) -> None:
     store = ObjectStore.at(scene.table.location(), scene.settings)
     for number in range(3):
         store.write(f"data/country=de/orphan-{number}.parquet", b"left over")
     rules = replace(ORPHANS, quarantined_for=timedelta(hours=48))
-    die_at(scene, point, workers, later=DAY_AND_MORE, orphans=rules)
+    die_at(scene, point, zygote, later=DAY_AND_MORE, orphans=rules)
     scene.maintain(orphans=rules, later=DAY_AND_MORE)
     aside = [each.key for each in store.list() if "orphan" in each.key]
     assert len(aside) == 3 and all(key.startswith("_compaction/quarantine/") for key in aside)

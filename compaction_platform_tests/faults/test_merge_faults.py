@@ -1,10 +1,6 @@
 """What may happen in the middle of a merge, made to happen: deaths, other writers, lies of the store."""
 
 import os
-import pickle
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,6 +17,7 @@ from compaction_platform.merge.publish.audit import AuditFailed
 from compaction_platform.merge.publish.merger import ATTEMPTS, MergeConflict, Merger
 from compaction_platform.settings import Settings
 from compaction_platform_tests.merge.scene import Scene, event
+from compaction_platform_tests.zygote import Zygote
 
 pytestmark = pytest.mark.integration
 
@@ -63,14 +60,15 @@ def before(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[int], None
 # ---------------------------------------------------------------- death
 
 SCRIPT = """
-import os, pickle, signal, sys
+import os, signal
 from compaction_platform.settings import load_settings
 from compaction_platform.lake.spark.session import open_session
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.merge.publish.merger import Merger
 from compaction_platform.merge.job import MergeRun
+import pyspark.sql.connect.session, requests
 
-rules, hour, point = pickle.loads(sys.stdin.buffer.read())
+rules, hour, point = arguments
 
 def die(*arguments, **named):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -84,7 +82,6 @@ elif point == "before publishing":
 elif point == "after publishing":
     MergeRun._write_receipts = die
 elif point == "while publishing":
-    import requests
     real = requests.Session.send
     def send(self, request, **named):
         answer = real(self, request, **named)
@@ -108,10 +105,10 @@ MergeRun(rules, load_settings(), lambda: ParallelMap(session, 2)).take_in_and_me
     ],
 )
 def test_a_run_that_is_killed_is_finished_by_the_next(
-    scene: Scene, lake: EmbeddedLake, point: str, is_published: bool
+    scene: Scene, lake: EmbeddedLake, zygote: Zygote, point: str, is_published: bool
 ) -> None:
     main = scene.main()
-    kill_a_merge(scene, lake, 1, point)
+    kill_a_merge(zygote, scene, lake, 1, point)
     assert (scene.main() != main) == is_published
     if not is_published:
         scene.check()  # readers see the table as it was
@@ -123,24 +120,19 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
 
 
 @pytest.mark.parametrize("point", ["after the merge into the branch", "before publishing"])
-def test_a_run_that_is_killed_while_it_appends_new_keys(scene: Scene, lake: EmbeddedLake, point: str) -> None:
+def test_a_run_that_is_killed_while_it_appends_new_keys(
+    scene: Scene, lake: EmbeddedLake, zygote: Zygote, point: str
+) -> None:
     scene.stage("new.parquet", [event(f"new {number}") for number in range(20)], 2)
-    kill_a_merge(scene, lake, 2, point)
+    kill_a_merge(zygote, scene, lake, 2, point)
     scene.check()
     assert scene.merge(2).merged.inserted == 20
     scene.check()
 
 
-def kill_a_merge(scene: Scene, lake: EmbeddedLake, hour: int, point: str) -> None:
-    killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT],
-        input=pickle.dumps((scene.rules, scene.hour(hour), point)),
-        env=lake.isolated_environment(os.environ),
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()[-2000:]
+def kill_a_merge(zygote: Zygote, scene: Scene, lake: EmbeddedLake, hour: int, point: str) -> None:
+    environment = lake.isolated_environment(os.environ)
+    zygote.die(SCRIPT, scene.rules, scene.hour(hour), point, environment=environment)
 
 
 # ---------------------------------------------------------------- other writers

@@ -85,7 +85,7 @@ def deploy(
     scene: Scene, lake_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Deployment]]:
     monkeypatch.setenv("COMPACTION_GLUE_ENDPOINT", scene.server.url)
-    with dg.instance_for_test() as instance:
+    with dg.DagsterInstance.ephemeral() as instance:
         yield lambda **changes: Deployment(scene, instance, **changes)
 
 

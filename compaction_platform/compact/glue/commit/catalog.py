@@ -103,8 +103,6 @@ class GlueCatalog:
 
     @classmethod
     def at(cls, settings: Settings) -> "GlueCatalog":
-        from botocore.config import Config
-
         endpoint = settings.glue_endpoint or (settings.catalog_uri if settings.catalog_kind == "glue" else None)
         if endpoint is None and settings.s3_endpoint is not None:
             raise SettingsInvalid(
@@ -112,8 +110,8 @@ class GlueCatalog:
                 "where Glue is: keys of one are not to be sent to the other."
             )
         return cls(
-            aws_client("glue", settings, endpoint, Config(retries=PATIENCE)),
-            aws_client("glue", settings, endpoint, Config(retries=NO_PATIENCE)),
+            aws_client("glue", settings, endpoint, PATIENCE),
+            aws_client("glue", settings, endpoint, NO_PATIENCE),
         )
 
     def table(self, database: str, name: str) -> GlueTable:
