@@ -37,7 +37,8 @@ from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.spark.session import spark_session, task_slots
-from compaction_platform.maintain.job import MaintainRun, MaintenanceRequest, OrphanRules, TableMaintenance
+from compaction_platform.maintain.config import MaintenanceRequest, OrphanRules, TableMaintenance
+from compaction_platform.maintain.job import MaintainRun
 from compaction_platform.maintain.table_state import TableState
 from compaction_platform.settings import Settings
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from compaction_platform.archive.chain.block_range import BlockRange
 from compaction_platform.archive.chain.finality import FinalityRule
-from compaction_platform.lake.parquet.second_reader import Extent
+from compaction_platform.lake.verification.extent import Extent
 
 UUIDS = uuid.UUID("6ba7b811-9dad-11d1-80b4-00c04fd430c8")  # RFC 4122's namespace for URLs
 

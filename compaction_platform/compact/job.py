@@ -35,13 +35,13 @@ from compaction_platform.compact.rewrite.compatible_inputs import JoinOptions
 from compaction_platform.compact.rewrite.result import Verify
 from compaction_platform.compact.rewrite.rewrite_bin import CompactedGroup, CompactGroup
 from compaction_platform.errors import VerificationFailed
-from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnStrategies, column_strategies
 from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap, TaskResult
 from compaction_platform.lake.storage.object_store import ObjectStore
 from compaction_platform.lake.storage.sizes import MB, FileSizes
 from compaction_platform.lake.storage.threads import map_concurrently
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.persisted_names import COMPACTION_DIRECTORY, TRASH_DIRECTORY
 from compaction_platform.settings import Settings
 

@@ -11,7 +11,7 @@ from compaction_platform.lake.dagster.terminal import console, say, stoppable
 from compaction_platform.settings import package_directory
 
 if TYPE_CHECKING:
-    from compaction_platform.maintain.job import TableMaintenance
+    from compaction_platform.maintain.config import TableMaintenance
     from compaction_platform.settings import Settings
 
 app = typer.Typer()
@@ -33,7 +33,8 @@ def maintain(  # noqa: PLR0913 (an option for each part of a request)
     """Compact a declared table, expire its snapshots, clear its orphans."""
     from compaction_platform.lake.spark.parallel_map import ParallelMap
     from compaction_platform.lake.spark.session import spark_session, task_slots
-    from compaction_platform.maintain.job import MaintainRun, MaintenanceRequest
+    from compaction_platform.maintain.config import MaintenanceRequest
+    from compaction_platform.maintain.job import MaintainRun
     from compaction_platform.maintain.show import prospect_as_table, report_as_table
     from compaction_platform.settings import load_settings
 

@@ -14,14 +14,13 @@ from compaction_platform.lake.dagster.provisioning import Prerequisite
 from compaction_platform.lake.dagster.time_window import Window
 from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
 from compaction_platform.lake.storage.sizes import MB
+from compaction_platform.maintain.config import CHECK_INTERVAL, MIN_FILES, OrphanRules, TableMaintenance, WriteRules
 from compaction_platform.maintain.dagster.assets import maintain_job, maintained_asset, undo_job
 from compaction_platform.maintain.dagster.schedules import maintain_schedule
 from compaction_platform.maintain.dagster.sensors import health_sensor
-from compaction_platform.maintain.job import OrphanRules, TableMaintenance
-from compaction_platform.maintain.operations.write_properties import WriteProperties, WriteRules
+from compaction_platform.maintain.operations.write_properties import WriteProperties
 from compaction_platform.maintain.plan.file_groups import RewritePolicy
 from compaction_platform.maintain.plan.snapshot_retention import Retention
-from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
 from compaction_platform.settings import Profile
 
 

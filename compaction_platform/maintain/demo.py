@@ -86,7 +86,8 @@ def _orders(number: int) -> Any:
 
 
 def _run(context: DemoContext) -> "MaintainRun":
-    from compaction_platform.maintain.job import MaintainRun, TableMaintenance
+    from compaction_platform.maintain.config import TableMaintenance
+    from compaction_platform.maintain.job import MaintainRun
 
     return MaintainRun(
         TableMaintenance("demo.orders", "orders"), context.settings, context.spread, lambda: context.session

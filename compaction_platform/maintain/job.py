@@ -5,25 +5,29 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from pyiceberg.exceptions import CommitFailedException
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.dagster.time_window import Window
-from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.spark.parallel_map import SMALL_WORK_BYTES, ParallelMap
 from compaction_platform.lake.storage.abandoned_uploads import abort_uploads
 from compaction_platform.lake.storage.object_store import ObjectStore
-from compaction_platform.lake.storage.sizes import LARGEST_MB, MB
+from compaction_platform.lake.storage.sizes import MB
+from compaction_platform.maintain.config import (
+    FEWEST,
+    MaintenanceRequest,
+    MaintenanceRequestInvalid,
+    TableMaintenance,
+)
 from compaction_platform.maintain.operations import expire_snapshots as expiry
 from compaction_platform.maintain.operations.commit_groups import Committed, CommittedGroups, GroupCommits
 from compaction_platform.maintain.operations.remove_dangling_deletes import remove_dangling
 from compaction_platform.maintain.operations.remove_orphan_files import OrphanFiles, OrphanRemoval
 from compaction_platform.maintain.operations.rewrite_manifests import merge_manifests, to_merge
 from compaction_platform.maintain.operations.rollback import RolledBack, roll_back_last
-from compaction_platform.maintain.operations.write_properties import WriteRules, drift, keep
+from compaction_platform.maintain.operations.write_properties import drift, keep
 from compaction_platform.maintain.plan.file_groups import RewritePlan, RewritePolicy, make_plan
 from compaction_platform.maintain.plan.health import FileCounts, TableHealth, health_of
 from compaction_platform.maintain.plan.partition_filter import PartitionFilter
@@ -38,67 +42,7 @@ if TYPE_CHECKING:
     from compaction_platform.settings import Settings
 
 Done = TypeVar("Done")
-FEWEST = 2  # files that become one
 PASSES = 4  # a group that met a writer is planned again; what others write meanwhile is not chased for ever
-
-
-class MaintenanceRequestInvalid(CompactionError):
-    """The request asks for something that cannot be meant. Nothing was done."""
-
-
-@dataclass(frozen=True)
-class OrphanRules:
-    enabled: bool = True
-    older_than: timedelta = timedelta(hours=72)
-    quarantined_for: timedelta = timedelta(hours=72)
-
-
-@dataclass(frozen=True)
-class TableMaintenance:
-    """How one table is kept: its declaration as plain values."""
-
-    table: str  # namespace.name
-    name: str
-    policy: RewritePolicy = field(default_factory=RewritePolicy)
-    write: WriteRules = field(default_factory=WriteRules)
-    retention: Retention = field(default_factory=Retention)
-    expire_snapshots: bool = True
-    orphans: OrphanRules = field(default_factory=OrphanRules)
-    manifests_from: int = 50
-    check_interval: int = 5
-    partition_filter: str | None = None
-    window: Window | None = None
-    automatic: bool = False
-    second_reader: Extent = "sample"
-
-
-@dataclass(frozen=True)
-class MaintenanceRequest:
-    """What a person, or the service, asks of one run. What is None is as declared."""
-
-    force: bool = False
-    target_file_size_mb: int | None = None
-    max_files: int | None = None
-    partition_filter: str | None = None
-    expire_snapshots: bool | None = None
-    snapshot_retention_hours: int | None = None
-    dry_run: bool = False
-
-    def __post_init__(self) -> None:
-        if self.target_file_size_mb is not None and not 1 <= self.target_file_size_mb <= LARGEST_MB:
-            raise MaintenanceRequestInvalid(
-                f"target_file_size_mb: {self.target_file_size_mb} is not between 1 and {LARGEST_MB}."
-            )
-        if self.max_files is not None and self.max_files < FEWEST:
-            raise MaintenanceRequestInvalid(
-                f"max_files: {self.max_files} is too few: two files are the least that become one."
-            )
-        hours = self.snapshot_retention_hours
-        if hours is not None and (hours < 0 or (hours == 0 and not self.force)):
-            raise MaintenanceRequestInvalid(
-                f"snapshot_retention_hours: {hours} would take away the snapshots that running readers use, and every "
-                "way back. Say how many hours to keep; 0 only together with force. Nothing was done."
-            )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Literal
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.second_reader import Extent
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.settings import Settings
 
 OnNewColumn = Literal["add", "ignore", "reject"]

@@ -8,11 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.spark.parallel_map import ParallelMap
-from compaction_platform.maintain import job as maintain
-from compaction_platform.maintain.job import MaintainRun, TableMaintenance
+from compaction_platform.maintain.config import (
+    CHECK_INTERVAL,
+    MIN_FILES,
+    MaintenanceRequest,
+    MaintenanceRequestInvalid,
+    TableMaintenance,
+)
+from compaction_platform.maintain.job import MaintainRun, MaintenanceReport
 from compaction_platform.maintain.plan.file_groups import RewritePolicy
 from compaction_platform.maintain.plan.partition_filter import FilterInvalid
-from compaction_platform.maintain.thresholds import CHECK_INTERVAL, MIN_FILES
 from compaction_platform.serve.http import models
 from compaction_platform.serve.http.errors import InvalidFilter, InvalidRequest, LakeUnavailable, RequestTooLarge
 from compaction_platform.serve.tables.queries import Queries
@@ -85,7 +90,7 @@ class Service:
         self.tables.load(where)
         try:
             report = self._maintain(where).run(
-                maintain.MaintenanceRequest(
+                MaintenanceRequest(
                     force=request.force,
                     target_file_size_mb=request.target_file_size_mb,
                     max_files=request.max_files,
@@ -96,7 +101,7 @@ class Service:
             )
         except FilterInvalid as invalid:
             raise InvalidFilter(str(invalid)) from None
-        except maintain.MaintenanceRequestInvalid as invalid:
+        except MaintenanceRequestInvalid as invalid:
             raise InvalidRequest(str(invalid)) from None
         stats = models.CompactStats(**report.figures())
         if report.committed:
@@ -139,7 +144,7 @@ class Service:
             raise LakeUnavailable("the catalog does not answer.") from error
 
 
-def _conflicts(report: maintain.MaintenanceReport) -> str:
+def _conflicts(report: MaintenanceReport) -> str:
     return "; ".join(report.conflicts.values()) or "there is nothing to do"
 
 

@@ -11,7 +11,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 
 from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.storage.object_store import ObjectStore
-from compaction_platform.maintain.job import MaintenanceRequest, OrphanRules
+from compaction_platform.maintain.config import MaintenanceRequest, OrphanRules
 from compaction_platform.maintain.operations.commit_groups import GroupCommits
 from compaction_platform.maintain.operations.rewrite_data_files import RewriteGroup
 from compaction_platform.maintain.operations.rollback import CannotRollBack

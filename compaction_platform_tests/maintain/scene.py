@@ -21,13 +21,8 @@ from compaction_platform.lake.iceberg.data_file_writer import DataFileWriter
 from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.spark.parallel_map import ParallelMap
-from compaction_platform.maintain.job import (
-    MaintainRun,
-    MaintenanceReport,
-    MaintenanceRequest,
-    OrphanRules,
-    TableMaintenance,
-)
+from compaction_platform.maintain.config import MaintenanceRequest, OrphanRules, TableMaintenance
+from compaction_platform.maintain.job import MaintainRun, MaintenanceReport
 from compaction_platform.maintain.plan.file_groups import RewritePolicy
 from compaction_platform.maintain.table_state import TableState
 from compaction_platform.settings import Settings

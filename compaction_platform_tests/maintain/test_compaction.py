@@ -11,8 +11,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.typedef import Record
 
 from compaction_platform.lake.parquet.writer import WriterOptions
-from compaction_platform.maintain.job import MaintenanceRequest, MaintenanceRequestInvalid
-from compaction_platform.maintain.operations.write_properties import WriteRules
+from compaction_platform.maintain.config import MaintenanceRequest, MaintenanceRequestInvalid, WriteRules
 from compaction_platform.maintain.plan.file_groups import BEYOND_LIMIT
 from compaction_platform.maintain.plan.partition_filter import FilterInvalid
 from compaction_platform.maintain.table_state import TableMissing, TableUnfit

@@ -12,7 +12,7 @@ from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, bucket_of, key_of
 from compaction_platform.lake.storage.aws_clients import aws_client
 from compaction_platform.lake.storage.object_store import ObjectStore
-from compaction_platform.maintain.job import MaintenanceRequest, OrphanRules
+from compaction_platform.maintain.config import MaintenanceRequest, OrphanRules
 from compaction_platform.maintain.operations import expire_snapshots
 from compaction_platform.maintain.operations.remove_orphan_files import OrphanRemoval
 from compaction_platform.maintain.operations.rollback import CannotRollBack, NothingToRollBack

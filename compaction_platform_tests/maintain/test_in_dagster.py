@@ -10,8 +10,8 @@ import pytest
 
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.maintain.component import MaintainedTable, care_definitions, switched_on
+from compaction_platform.maintain.config import MaintenanceRequest
 from compaction_platform.maintain.dagster.checks import check_specs
-from compaction_platform.maintain.job import MaintenanceRequest
 from compaction_platform_tests.maintain.scene import Scene, rows_of
 
 pytestmark = pytest.mark.integration

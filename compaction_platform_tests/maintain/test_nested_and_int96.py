@@ -20,7 +20,7 @@ from compaction_platform.lake.iceberg.data_file_reader import DataFileReader, ke
 from compaction_platform.lake.iceberg.replace_files import AddedFile, FileChange, commit_change
 from compaction_platform.lake.iceberg.snapshot_files import Manifests
 from compaction_platform.lake.iceberg.table_scan import TableRows
-from compaction_platform.maintain.job import MaintenanceRequest
+from compaction_platform.maintain.config import MaintenanceRequest
 from compaction_platform.maintain.operations import rewrite_data_files
 from compaction_platform.maintain.operations.verify_rows import rows_differ
 from compaction_platform.serve.http.models import Query

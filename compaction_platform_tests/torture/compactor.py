@@ -45,7 +45,8 @@ def compact(request: dict[str, Any]) -> dict[str, Any]:
 def maintain(request: dict[str, Any]) -> dict[str, Any]:
     """Make a table of files, maintain it, and copy its data files into a directory."""
     from compaction_platform.lake.iceberg.catalog import open_catalog
-    from compaction_platform.maintain.job import MaintainRun, MaintenanceRequest, OrphanRules, TableMaintenance
+    from compaction_platform.maintain.config import MaintenanceRequest, OrphanRules, TableMaintenance
+    from compaction_platform.maintain.job import MaintainRun
     from compaction_platform.maintain.plan.file_groups import RewritePolicy
 
     settings = load_settings()

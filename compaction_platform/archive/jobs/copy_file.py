@@ -22,9 +22,10 @@ from compaction_platform.archive.config import ArchivedTable
 from compaction_platform.archive.hot.columns import HotColumn, converted
 from compaction_platform.archive.hot.snapshot import ROW_HASH, ROW_UNFIT, SEE_ALL_ROWS, select_rows
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, verify_sample
+from compaction_platform.lake.parquet.second_reader import ReadersDisagree, SecondReaderRefused, verify_sample
 from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions
 from compaction_platform.lake.storage.object_store import ObjectExists, ObjectStore
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.lake.verification.fingerprint import Fingerprint, OrderedFingerprint
 
 SHOWN = 5

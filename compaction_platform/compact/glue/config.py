@@ -13,8 +13,8 @@ from compaction_platform.compact.glue.plan.partition_plan import (
     place_of,
     why_location_unusable,
 )
-from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.storage.sizes import FileSizes
+from compaction_platform.lake.verification.extent import Extent
 
 Publish = Literal["swap_location", "in_place"]
 

@@ -25,9 +25,9 @@ from compaction_platform.compact.rewrite.result import Verify, WrittenOutput
 from compaction_platform.compact.rewrite.second_reader import refused_inputs, require_output
 from compaction_platform.compact.rewrite.unify_schema import Unified, fitted
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.lake.verification.timer import Timer
 
 ParquetSchema = tuple[tuple[Any, ...], ...]

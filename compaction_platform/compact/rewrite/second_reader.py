@@ -8,7 +8,6 @@ from compaction_platform.compact.rewrite.read_inputs import UNREADABLE, SourceFi
 from compaction_platform.compact.rewrite.result import NOTHING_CHANGED
 from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.parquet.second_reader import (
-    Extent,
     NotJudged,
     ReadersDisagree,
     RowRange,
@@ -17,6 +16,7 @@ from compaction_platform.lake.parquet.second_reader import (
     require_agreement,
     seed_of,
 )
+from compaction_platform.lake.verification.extent import Extent
 
 
 def refused_inputs(inputs: Sequence[SourceFile], extent: Extent, called: str, place: Path) -> dict[str, str]:

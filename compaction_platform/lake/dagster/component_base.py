@@ -8,8 +8,8 @@ import dagster as dg
 from pydantic import AfterValidator, Field, ValidationError
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.storage.identifiers import NameInvalid, checked_identifier
+from compaction_platform.lake.verification.extent import Extent
 
 
 class DeclarationInvalid(CompactionError):

@@ -23,9 +23,10 @@ from pyiceberg.table.locations import LocationProvider, load_location_provider
 from pyiceberg.typedef import Record
 
 from compaction_platform.errors import CompactionError
-from compaction_platform.lake.parquet.second_reader import Extent, ReadersDisagree, SecondReaderRefused, verify_sample
+from compaction_platform.lake.parquet.second_reader import ReadersDisagree, SecondReaderRefused, verify_sample
 from compaction_platform.lake.parquet.writer import repetitive_columns
 from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.lake.verification.fingerprint import ordered_fingerprint
 
 if TYPE_CHECKING:

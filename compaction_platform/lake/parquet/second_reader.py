@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pyarrow
 import pyarrow.parquet
@@ -20,12 +20,12 @@ from typing_extensions import Buffer
 from compaction_platform.errors import CompactionError
 from compaction_platform.lake.parquet.int96 import int96_columns
 from compaction_platform.lake.verification.canonical_form import TypeHasNoFingerprint, canonical_type, type_name
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.lake.verification.fingerprint import Fingerprint, OrderedFingerprint
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-Extent = Literal["sample", "all", "none"]  # how much of a run the second reader reads
 SAMPLED_ROWS = 20_000
 BATCH_ROWS = 1 << 16
 MEMORY = "1GB"

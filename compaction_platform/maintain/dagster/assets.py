@@ -10,14 +10,9 @@ from compaction_platform.lake.dagster.metrics import send_metrics
 from compaction_platform.lake.dagster.resources import LakeResource, SparkResource
 from compaction_platform.lake.spark.parallel_map import ParallelMap
 from compaction_platform.lake.storage.sizes import FileSizes, histogram
+from compaction_platform.maintain.config import MaintenanceRequest, TableMaintenance
 from compaction_platform.maintain.dagster.checks import check_specs, results_after_a_run, results_alone
-from compaction_platform.maintain.job import (
-    MaintainRun,
-    MaintenancePlan,
-    MaintenanceReport,
-    MaintenanceRequest,
-    TableMaintenance,
-)
+from compaction_platform.maintain.job import MaintainRun, MaintenancePlan, MaintenanceReport
 from compaction_platform.maintain.operations.commit_groups import Committed
 from compaction_platform.maintain.plan.file_groups import RewritePlan
 from compaction_platform.maintain.plan.health import TableHealth

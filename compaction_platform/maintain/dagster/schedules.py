@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from compaction_platform.maintain.job import TableMaintenance
+from compaction_platform.maintain.config import TableMaintenance
 
 
 def maintain_schedule(rules: TableMaintenance, job: object, cron: str) -> dg.ScheduleDefinition:

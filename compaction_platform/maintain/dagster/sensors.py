@@ -13,9 +13,9 @@ from compaction_platform.lake.dagster.resources import LakeResource
 from compaction_platform.lake.dagster.run_requests import WHOLE, DuePartition, run_requests
 from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.storage.object_store import ObjectStore
+from compaction_platform.maintain.config import TableMaintenance
 from compaction_platform.maintain.dagster.assets import health_figures, maintenance_key, run_of
 from compaction_platform.maintain.dagster.checks import RECOMMENDED, recommendation
-from compaction_platform.maintain.job import TableMaintenance
 from compaction_platform.maintain.operations.commit_groups import COMPACTION
 from compaction_platform.maintain.plan.health import TableHealth
 from compaction_platform.maintain.table_state import TableMissing

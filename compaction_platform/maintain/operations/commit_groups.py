@@ -16,11 +16,11 @@ from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.iceberg.data_file_reader import DataFileReader
 from compaction_platform.lake.iceberg.history import published
 from compaction_platform.lake.iceberg.replace_files import AddedFile, CommitUnknown, FileChange, commit_change
-from compaction_platform.lake.parquet.second_reader import Extent
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnStrategies, column_strategies
 from compaction_platform.lake.parquet.writer import WriterOptions
 from compaction_platform.lake.spark.parallel_map import ParallelMap, TaskResult
 from compaction_platform.lake.storage.retry import attempts
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.maintain.operations.remove_dangling_deletes import COMMIT_ATTEMPTS, dangling
 from compaction_platform.maintain.operations.rewrite_data_files import RewriteGroup, RewriteTask, RewrittenGroup
 from compaction_platform.maintain.operations.second_reader import FileWithDeletes

@@ -23,7 +23,7 @@ from compaction_platform.errors import VerificationFailed
 from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, DataFileReader, key_of
 from compaction_platform.lake.iceberg.data_file_writer import data_file
 from compaction_platform.lake.parquet.external_sort import by_columns, by_z_curve, sorted_row_groups
-from compaction_platform.lake.parquet.second_reader import Extent, NotJudged
+from compaction_platform.lake.parquet.second_reader import NotJudged
 from compaction_platform.lake.parquet.stitch.errors import StitchFailed, StitchUnsupported, unsupported_if_unreadable
 from compaction_platform.lake.parquet.stitch.stitch_plan import ColumnChoice
 from compaction_platform.lake.parquet.stitch.stitch_writer import Stitched
@@ -31,6 +31,7 @@ from compaction_platform.lake.parquet.stitch.verify import verify_stitched
 from compaction_platform.lake.parquet.writer import ParquetOutput, WriterOptions, row_groups
 from compaction_platform.lake.storage.prefetch import fetch_all
 from compaction_platform.lake.storage.staged_upload import StagedUpload
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.lake.verification.fingerprint import (
     Fingerprint,
     OrderedFingerprint,

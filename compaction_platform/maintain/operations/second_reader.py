@@ -17,7 +17,6 @@ from compaction_platform.lake.iceberg.data_file_reader import DataFileDamaged, D
 from compaction_platform.lake.iceberg.projection import opened, partition_constants
 from compaction_platform.lake.iceberg.second_table_reader import LocalFile, SecondTableReader
 from compaction_platform.lake.parquet.second_reader import (
-    Extent,
     NotJudged,
     ReadersDisagree,
     RowRange,
@@ -27,6 +26,7 @@ from compaction_platform.lake.parquet.second_reader import (
     seed_of,
     verify_sample,
 )
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.lake.verification.fingerprint import OrderedFingerprint, UnorderedFingerprint
 
 

@@ -4,33 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from compaction_platform.lake.parquet.writer import WriterOptions
-from compaction_platform.lake.storage.sizes import MB
+from compaction_platform.maintain.config import WriteRules
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from compaction_platform.settings import Settings
-
-
-@dataclass(frozen=True)
-class WriteRules:
-    target_file_size_mb: int = 128
-    codec: str = "zstd"
-    row_group_mb: int = 64
-    distribution_mode: str = "hash"
-
-    def properties(self) -> dict[str, str]:
-        return {
-            "write.target-file-size-bytes": str(self.target_file_size_mb * MB),
-            "write.parquet.compression-codec": self.codec,
-            "write.parquet.row-group-size-bytes": str(self.row_group_mb * MB),
-            "write.distribution-mode": self.distribution_mode,
-        }
-
-    def encoding(self) -> WriterOptions:
-        compression = "none" if self.codec == "uncompressed" else self.codec
-        return WriterOptions(compression, 1 if self.codec == "zstd" else None, self.row_group_mb * MB)
 
 
 def drift(table: "Table", rules: WriteRules) -> dict[str, tuple[str | None, str]]:

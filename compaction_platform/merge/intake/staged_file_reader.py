@@ -24,16 +24,11 @@ from compaction_platform.errors import CompactionError
 from compaction_platform.lake.iceberg.types import TypeUnsupported, converted, holds, iceberg_type
 from compaction_platform.lake.parquet.fetch_footer import fetch_footer
 from compaction_platform.lake.parquet.int96 import int96_columns, why_not_exact
-from compaction_platform.lake.parquet.second_reader import (
-    Extent,
-    ReadersDisagree,
-    SecondReaderRefused,
-    seed_of,
-    verify_sample,
-)
+from compaction_platform.lake.parquet.second_reader import ReadersDisagree, SecondReaderRefused, seed_of, verify_sample
 from compaction_platform.lake.storage.identifiers import checked_identifier
 from compaction_platform.lake.storage.object_store import ObjectChanged, ObjectMissing, ObjectStore
 from compaction_platform.lake.verification.canonical_form import is_list
+from compaction_platform.lake.verification.extent import Extent
 from compaction_platform.lake.verification.value_validity import invalid_values
 from compaction_platform.merge.config import FILE_COLUMN, ROW_COLUMN, OnNewColumn
 from compaction_platform.merge.plan.staged_hours import StagedFile

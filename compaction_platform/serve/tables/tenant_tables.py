@@ -25,7 +25,7 @@ from pyiceberg.types import BinaryType, DecimalType, IcebergType, ListType, MapT
 from compaction_platform.lake.iceberg.catalog import open_catalog
 from compaction_platform.lake.iceberg.types import TypeUnsupported, arrow_type, parsed_type
 from compaction_platform.lake.storage.object_store import ObjectStore
-from compaction_platform.maintain.operations.write_properties import WriteRules
+from compaction_platform.maintain.config import WriteRules
 from compaction_platform.serve.http.auth import catalog_namespace
 from compaction_platform.serve.http.errors import (
     InvalidSchema,
