@@ -23,7 +23,7 @@ dev: $(READY) ## Start the embedded lake, Spark and Dagster; Ctrl-C stops everyt
 test: style ## Run lint and all tests (in three processes, each with a lake of its own and all with one Spark)
 	@$(MAKE) --no-print-directory types > .venv/types.log 2>&1 & types=$$!; \
 	$(MAKE) --no-print-directory docs > .venv/docs.log 2>&1 & docs=$$!; \
-	$(BIN)/python -m compaction_platform_tests.java_classes; $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0; tests=$$?; \
 	wait $$types || { cat .venv/types.log; echo "types or imports are not right: see above"; tests=1; }; \
 	wait $$docs || { cat .venv/docs.log; echo "the documentation is not right: see above"; tests=1; }; exit $$tests
 

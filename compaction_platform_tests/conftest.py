@@ -14,7 +14,6 @@ from hypothesis import settings as hypothesis_settings
 
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
 from compaction_platform.settings import PREFIX, Settings
-from compaction_platform_tests import java_classes
 from compaction_platform_tests.metrics_receiver import Receiver, receiving
 from compaction_platform_tests.one_spark import LakeBesideSpark, SharedSpark, one_spark
 from compaction_platform_tests.zygote import Zygote, started
@@ -55,7 +54,10 @@ def no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def java_starts_quickly() -> None:
-    os.environ.setdefault("JAVA_TOOL_OPTIONS", java_classes.options())
+    """A Spark of a test does not live long: code that is compiled as well as can be is not used often enough to be
+    worth it. Nor need the classes of pinned jars be verified each time."""
+    quickly = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    os.environ.setdefault("JAVA_TOOL_OPTIONS", quickly)
 
 
 @pytest.fixture(autouse=True, scope="session")
