@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from compaction_platform.settings import Settings
@@ -24,7 +24,7 @@ def aws_client(service: str, settings: Settings, endpoint: str | None, retries: 
     return _client(os.getpid(), service, retried, *sorted(options.items()))  # a fork has connections of its own
 
 
-@cache
+@lru_cache(maxsize=32)
 def _client(_process: int, service: str, retries: tuple[tuple[str, Any], ...] | None, *options: Any) -> Any:
     import boto3
     from botocore.config import Config
