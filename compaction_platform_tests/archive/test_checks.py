@@ -1,11 +1,13 @@
 """The checks without a run, as in CI: what nobody reported is found, also in ranges that are not among the newest."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
 from compaction_platform.archive.cold import audit
 from compaction_platform.archive.dagster.checks import CHECKED_ALONE, check_specs, results_alone
+from compaction_platform.archive.ledger.ledger import Ledger
 from compaction_platform_tests.archive.databases import Elsewhere, another_database, rebuilding
 from compaction_platform_tests.archive.scene import NAMES, Scene
 
@@ -122,9 +124,9 @@ def test_older_ranges_are_read_in_turn_within_a_budget(chain: Scene, monkeypatch
     newest = versions[-CHECKED_ALONE:]
     size = max(version.manifests["logs"].size for version in versions)
     monkeypatch.setattr(audit, "BYTES_READ_ALONE", size)
-    seen = set()
+    seen, today = set(), chain.ledger.now()
     for day in range(RANGES):
-        monkeypatch.setattr(audit, "EVERY_DAY", day)
+        monkeypatch.setattr(Ledger, "now", lambda _, day=day: today + timedelta(days=day))
         chosen = audit.chosen_for_reading(versions, newest, "logs", chain.ledger)
         assert chosen[:CHECKED_ALONE] == list(newest)
         assert len(chosen) <= CHECKED_ALONE + 1
