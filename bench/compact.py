@@ -1,7 +1,7 @@
 """Small files into files of 128 MB: ours against DuckDB, polars, pyarrow and Spark on the same files, and `cp`.
 
 2,000 files of about 250 KB in 10 directories, as they are (stitch) and in another order of columns in every other file
-(re-encode), and 24 files with large row groups (concat). Ours is
+(re-encode), and 24 files with large row groups. Ours is
 everything: listing, planning, reading with checksums, writing, reading back, comparing, removing the originals, on a
 Spark session that is warm. The others do not verify and do not remove.
 

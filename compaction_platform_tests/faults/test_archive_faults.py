@@ -20,6 +20,7 @@ from compaction_platform.archive.hot.snapshot import HotUnreachable
 from compaction_platform.archive.jobs.archive_range import ArchiveRun, CopyFailed
 from compaction_platform.archive.jobs.copy_file import CopyTask
 from compaction_platform.archive.jobs.purge_range import HotRowsDiffer, PurgeRun
+from compaction_platform.archive.ledger import ledger as ledger_module
 from compaction_platform.archive.ledger.lease import LeaseLost, RangeLease
 from compaction_platform.archive.ledger.ledger import Ledger, RangeBusy
 from compaction_platform.embedded_lake.embedded import EmbeddedLake
@@ -343,6 +344,17 @@ def test_ranges_are_planned_one_at_a_time(scene: Scene) -> None:
         gate.execute("SELECT pg_advisory_unlock(1)")
         lost = [claim.exception() for claim in claims if claim.exception()]
     assert [type(error) for error in lost] == [RangeBusy] * 7
+
+
+def test_a_run_that_sleeps_while_it_plans_stops_no_other_for_ever(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "PLANNING_TIMEOUT", "200ms")
+    with psycopg.connect(scene.url) as sleeper:
+        sleeper.execute("SELECT id FROM compaction.archive_ledger FOR UPDATE")
+        with pytest.raises(RangeBusy, match="Nothing was done here; run again"):
+            scene.ledger.claim(RANGE, "another")
+    scene.ledger.claim(RANGE, "another")
 
 
 def test_overlapping_ranges_cannot_be_claimed_at_once(scene: Scene) -> None:

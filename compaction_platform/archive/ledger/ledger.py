@@ -25,6 +25,7 @@ from compaction_platform.archive.ledger.schema import TABLES
 from compaction_platform.errors import CompactionError
 
 LEASE = timedelta(minutes=5)
+PLANNING_TIMEOUT: LiteralString = "30s"
 PATIENCE_SECONDS = 60.0  # with a database that restarts, when we must know whether a change was applied
 
 
@@ -150,12 +151,22 @@ class Ledger:
             f"done here. If that run is dead, its claim ends by itself within {self.lease}."
         )
 
+    def _wait_for_our_turn(self, connection: "psycopg.Connection[Any]") -> None:
+        """Ranges are planned one at a time: of two rows that exclude each other, inserted at once, PostgreSQL ends one
+        as a deadlock. Nobody waits longer than PLANNING_TIMEOUT, and who sleeps in its turn loses it."""
+        connection.execute(f"SET LOCAL lock_timeout = '{PLANNING_TIMEOUT}'")
+        connection.execute(f"SET LOCAL idle_in_transaction_session_timeout = '{PLANNING_TIMEOUT}'")
+        try:
+            connection.execute("SELECT id FROM compaction.archive_ledger FOR UPDATE")
+        except psycopg.errors.LockNotAvailable:
+            raise RangeBusy(
+                f"other runs have planned ranges for {PLANNING_TIMEOUT}. Nothing was done here; run again."
+            ) from None
+
     def _plan(self, blocks: BlockRange, because: str | None) -> None:
         """A version that can be claimed, if none is under way."""
         with self.connected() as connection:
-            # One at a time: two rows that exclude each other, inserted at once, wait for each other until PostgreSQL
-            # ends one of them as a deadlock.
-            connection.execute("SELECT id FROM compaction.archive_ledger FOR UPDATE")
+            self._wait_for_our_turn(connection)
             # Ranges of another size that came to nothing stand in nobody's way.
             connection.execute(
                 """

@@ -96,11 +96,11 @@ def _rows_are_still_the_same(run: CompactRun, prefixes: Sequence[str]) -> dg.Ass
 def unchanged_result(
     different: Mapping[str, str], stitch_failures: Mapping[str, str], figures: dict[str, Any]
 ) -> dg.AssetCheckResult:
-    """A failed proof blocks; a defect of stitching, after which files were encoded anew and proved, is a warning."""
+    """A failed proof blocks; a defect of stitching, after which files were re-encoded and proved, is a warning."""
     if different or not stitch_failures:
         what = "outputs were not what was read; they were not published, and nothing was removed"
         return check_result(UNCHANGED, different, what, figures)
-    what = "outputs could not be stitched because of a defect: please report it. They were encoded anew and proved"
+    what = "outputs could not be stitched because of a defect: please report it. They were re-encoded and proved"
     return check_result(UNCHANGED, stitch_failures, what, figures, dg.AssetCheckSeverity.WARN)
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
 
 
+MOST_KEPT = 8  # by one thread
 _opened = threading.local()
 
 
@@ -24,6 +25,8 @@ def open_catalog(settings: Settings) -> "Catalog":
     properties = _catalog_properties(settings)
     catalogs: dict[object, Catalog] = _opened.__dict__.setdefault("catalogs", {})
     key = (os.getpid(), settings.catalog_name, *sorted(properties.items()))  # a fork must not use our connection
+    if key not in catalogs and len(catalogs) >= MOST_KEPT:  # of other settings, or credentials of long ago
+        catalogs.clear()
     if key not in catalogs:
         catalogs[key] = load_catalog(settings.catalog_name, **properties)
     return catalogs[key]

@@ -73,9 +73,7 @@ def results_after_a_run(
         if different or not report.stitch_failures:
             yield _result(UNCHANGED, different, "groups or snapshots are not what they were made of", figures)
         else:
-            what = (
-                "groups could not be stitched because of a defect: please report it. They were encoded anew and proved"
-            )
+            what = "groups could not be stitched because of a defect: please report it. They were re-encoded and proved"
             yield _result(UNCHANGED, dict(report.stitch_failures), what, dict(figures), warn=True)
     yield from _look(run, report.after, wanted)
 

@@ -15,7 +15,7 @@ class StitchUnsupported(CompactionError):
 
 class StitchFailed(StitchUnsupported):
     """A defect: what was stitched did not pass its proof, or something happened that bytes do not explain. Nothing was
-    published; the files are encoded anew, and the failure is counted and reported."""
+    published; the files are re-encoded, and the failure is counted and reported."""
 
 
 UNEXPLAINED = (VerificationFailed, AttributeError, TypeError, LookupError, RecursionError)
